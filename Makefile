@@ -1,0 +1,50 @@
+# Each target creates or refreshes .venv by itself. `make test` is what CI runs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
+export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
+
+.PHONY: help test test-slow lint bench agreement battery clean
+
+help:
+	@echo "make test       set up and run linters, type checks and the tests"
+	@echo "make test-slow  the checks that take minutes"
+	@echo "make bench      speed and memory against real peers; writes benchmarks/results.json"
+	@echo "make agreement  how NumPy, numba, torch, JAX and Triton agree, in numbers"
+	@echo "make battery    dieharder on the words of the stream (an hour or more)"
+	@echo "make lint       ruff, mypy and import-linter only"
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once; a few minutes)"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	$(PIP) --editable '.[cpu]' --group test --group agreement --group lint --group bench
+	touch $@
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+test: lint
+	$(BIN)/pytest -m "not slow" -n 2
+
+test-slow: $(VENV)/ready
+	$(BIN)/pytest -m slow -n 2
+
+bench: $(VENV)/ready
+	$(BIN)/python benchmarks/kernels.py
+
+battery: $(VENV)/ready
+	@command -v dieharder >/dev/null || { echo "make battery needs Debian's dieharder"; exit 1; }
+	$(BIN)/python benchmarks/battery.py
+
+agreement: $(VENV)/ready
+	$(BIN)/python benchmarks/agreement.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build dist

@@ -1,0 +1,12 @@
+"""Anticorrelated noise for training: flatter minima, one line of code.
+
+w ← w − η∇L(w) + (ξ_{n+1} − ξ_n), eq:def_antiPGD of "Anticorrelated Noise Injection for
+Improved Generalization" (Orvieto et al., ICML 2022).
+
+Importing this package loads NumPy and nothing else.
+"""
+
+from antipgd import noise
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "noise"]

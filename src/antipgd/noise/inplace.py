@@ -1,0 +1,152 @@
+"""Adding injections to NumPy arrays in place, many at once, on several threads.
+
+The Python side of `kernels`: checks, threads, and nothing else. Any array that shares memory with
+something (a torch tensor, say) changes that too. Needs numba (the `cpu` extra).
+"""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antipgd.noise import kernels
+from antipgd.noise.laws import Law, as_law
+from antipgd.noise.placement import Shard, pieces_of
+from antipgd.noise.stream import check_slice, stream_key
+from antipgd.noise.transforms import student_constants
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    if threads not in _pools:
+        _pools[threads] = ThreadPoolExecutor(threads, thread_name_prefix="antipgd")
+    return _pools[threads]
+
+
+def law_arguments(law: Law | str) -> tuple[int, *tuple[np.float32, ...]]:
+    """A law as the kernels take it: its code, and the four constants of student-t."""
+    law = as_law(law)
+    constants = (0.0,) * 4 if law.df is None else astuple(student_constants(law.df))
+    return law.code, *map(np.float32, constants)
+
+
+def _check_coefficients(coefficients: object, rows: int) -> NDArray[np.float64]:
+    array = np.ascontiguousarray(coefficients, np.float64)
+    if array.ndim != 2 or array.shape[0] != rows or not np.isfinite(array).all():
+        raise ValueError(
+            f"coefficients must be finite, one row for each of {rows} arrays and one column per "
+            f"tap; got shape {array.shape}"
+        )
+    return array
+
+
+class Targets:
+    """Arrays that take noise together, with their keys; made once, used at every step.
+
+    `shards[i]` says which part of its parameter `arrays[i]` is, None where it is the whole. The
+    arrays are kept alive; all must have one dtype, float32 or float64.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[NDArray],
+        keys: Sequence[int],
+        shards: Sequence[Shard | None] | None = None,
+    ) -> None:
+        self.arrays = list(arrays)
+        shards = [None] * len(self.arrays) if shards is None else list(shards)
+        if not len(self.arrays) == len(keys) == len(shards):
+            raise ValueError(
+                f"one key (and shard) for each array; got {len(self.arrays)} arrays, "
+                f"{len(keys)} keys, {len(shards)} shards"
+            )
+        dtypes = {array.dtype for array in self.arrays}
+        if len(dtypes) > 1:
+            raise TypeError(f"arrays of one call need one dtype; got {sorted(map(str, dtypes))}")
+        self._like = np.empty(0, dtypes.pop() if dtypes else np.float32)
+        self._keys = np.array(keys, np.uint64)
+        pieces = [pieces_of(array, shard) for array, shard in zip(self.arrays, shards, strict=True)]
+        self._pieces = np.concatenate([np.empty((0, 10), np.int64), *pieces])
+        self._owners = np.repeat(np.arange(len(pieces)), [len(rows) for rows in pieces])
+        self._ends = np.cumsum(self._pieces[:, 1:4].prod(axis=1))
+
+    def _shares(self, threads: int) -> list[slice]:
+        """Consecutive pieces for each thread, about as many elements in every share."""
+        total = int(self._ends[-1]) if len(self._ends) else 0
+        goals = [total * i // threads for i in range(1, threads)]
+        cuts = [0, *np.searchsorted(self._ends, goals).tolist(), len(self._ends)]
+        return [slice(a, b) for a, b in pairwise(cuts) if a < b]
+
+    def inject(
+        self,
+        newest: int,
+        coefficients: Sequence[Sequence[float]] | NDArray[np.float64],
+        law: Law | str = "gaussian",
+        *,
+        threads: int = 1,
+    ) -> None:
+        """arrays[i] += Σ_j coefficients[i][j] · ξ_{newest−j}, draws before step 1 being zero."""
+        check_slice(newest, 0, 0)
+        if threads < 1:
+            raise ValueError(f"threads must be at least 1; got {threads}")
+        table = _check_coefficients(coefficients, len(self.arrays))
+        constants = law_arguments(law)
+
+        def run(share: slice) -> None:
+            kernels.inject_pieces(self._pieces[share], self._owners[share], self._keys, newest,
+                                  table, constants, self._like)  # fmt: skip
+
+        shares = self._shares(threads)
+        if len(shares) == 1:
+            run(shares[0])
+        elif shares:
+            list(_pool(threads).map(run, shares))
+
+
+def inject(
+    arrays: Sequence[NDArray],
+    names: Sequence[str | int],
+    seed: int,
+    newest: int,
+    coefficients: Sequence[Sequence[float]] | NDArray[np.float64],
+    law: Law | str = "gaussian",
+    *,
+    threads: int = 1,
+) -> None:
+    """Add one injection to whole parameters, once: see `Targets` for every step.
+
+    >>> from antipgd.noise import draws
+    >>> w = np.zeros(5, np.float32)
+    >>> inject([w], ["w"], seed=0, newest=1, coefficients=[[0.1, -0.1]])  # ξ_0 = 0
+    >>> bool((w == np.float32(0.1) * draws(0, "w", 1, 0, 5)).all())
+    True
+    """
+    keys = [stream_key(seed, name) for name in names]
+    Targets(arrays, keys).inject(newest, coefficients, law, threads=threads)
+
+
+def inject_rows(
+    w: NDArray,
+    keys: NDArray[np.uint64],
+    newest: int,
+    coefficients: NDArray[np.float64],
+    law: Law | str = "gaussian",
+) -> None:
+    """Row r of `w` is a parameter of its own, with its own key and coefficients."""
+    check_slice(newest, 0, 0)
+    if w.ndim != 2 or w.dtype not in (np.float32, np.float64) or w.strides[1] != w.itemsize:
+        raise TypeError(
+            f"rows must be a 2-d float32 or float64 array with contiguous rows; "
+            f"got {w.dtype} of shape {w.shape}"
+        )
+    keys = np.ascontiguousarray(keys, np.uint64)
+    if keys.shape != (len(w),):
+        raise ValueError(f"one key for each of {len(w)} rows; got shape {keys.shape}")
+    table = _check_coefficients(coefficients, len(w))
+    kernels.inject_rows(w, keys, newest, table, law_arguments(law))

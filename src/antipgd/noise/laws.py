@@ -1,0 +1,61 @@
+"""The distribution of one draw, always with mean 0 and standard deviation 1.
+
+A law is a value: a name, and for student-t its degrees of freedom. How words become draws is in
+`transforms`; this room only names the laws and how many draws one Philox block yields.
+"""
+
+import math
+from dataclasses import dataclass
+
+# Draws that one block of four 32-bit words yields. The order is the law's code in the kernels.
+LAWS = {"gaussian": 4, "rademacher": 128, "uniform": 4, "laplace": 4, "student-t": 2}
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law of the draws, scaled to standard deviation 1; `df` belongs to student-t alone.
+
+    `str(law)` is accepted wherever a law is: "gaussian", "student-t:5".
+    """
+
+    name: str
+    df: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in LAWS:
+            accepted = ", ".join(LAWS).replace("student-t", "student-t:DF")
+            raise ValueError(f"unknown law {self.name!r}; accepted: {accepted}")
+        if self.name == "student-t":
+            if self.df is None or not (2 < self.df < math.inf):
+                raise ValueError(
+                    f"student-t needs degrees of freedom df > 2 (else its variance is infinite), "
+                    f"given as 'student-t:5' or Law('student-t', 5); got df={self.df}"
+                )
+        elif self.df is not None:
+            raise ValueError(f"df belongs to student-t only; got df={self.df} for {self.name}")
+
+    @property
+    def per_block(self) -> int:
+        """Draws per Philox block."""
+        return LAWS[self.name]
+
+    @property
+    def code(self) -> int:
+        """The law's number in the compiled kernels."""
+        return tuple(LAWS).index(self.name)
+
+    def __str__(self) -> str:
+        return self.name if self.df is None else f"{self.name}:{self.df:g}"
+
+
+def as_law(law: "Law | str") -> Law:
+    """A `Law` from itself or from its string form."""
+    if isinstance(law, Law):
+        return law
+    name, _, df = str(law).partition(":")
+    try:
+        return Law(name, float(df) if df else None)
+    except ValueError as error:
+        if df and str(error).startswith("could not convert"):
+            raise ValueError(f"df of student-t must be a number > 2; got {df!r}") from None
+        raise

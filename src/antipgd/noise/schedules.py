@@ -1,0 +1,107 @@
+"""How σ changes over the steps: a factor per step, multiplied into `sigma`.
+
+A schedule is any callable step → factor. Steps count from 1: the factor at step n scales the
+draw ξ_n. The ones here are plain values, so they pickle and compare. Knows nothing about σ.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Schedule = Callable[[int], float]
+
+
+def factor(schedule: Schedule | None, step: int) -> float:
+    """The schedule's factor at `step`, refused unless it is finite and not negative."""
+    if schedule is None:
+        return 1.0
+    value = schedule(step)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise ValueError(
+            f"the schedule returned {value!r} at step {step}; a factor must be finite and >= 0"
+        )
+    return number
+
+
+def _check_span(begin: int, end: int) -> None:
+    if not 0 <= begin < end:
+        raise ValueError(f"a ramp needs 0 <= begin < end; got begin={begin}, end={end}")
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same factor at every step."""
+
+    value: float = 1.0
+
+    def __call__(self, step: int) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A straight line from `initial` at step `begin` to `final` at step `end`, flat outside."""
+
+    begin: int
+    end: int
+    initial: float = 1.0
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_span(self.begin, self.end)
+
+    def __call__(self, step: int) -> float:
+        done = min(max((step - self.begin) / (self.end - self.begin), 0.0), 1.0)
+        return (1 - done) * self.initial + done * self.final
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from `initial` at step `begin` to `final` at step `end`, flat outside."""
+
+    begin: int
+    end: int
+    initial: float = 1.0
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_span(self.begin, self.end)
+
+    def __call__(self, step: int) -> float:
+        done = min(max((step - self.begin) / (self.end - self.begin), 0.0), 1.0)
+        return self.final + (self.initial - self.final) * (1 + math.cos(math.pi * done)) / 2
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Multiplied by `gamma` after each milestone: step m is the last with the old factor."""
+
+    milestones: tuple[int, ...]
+    gamma: float = 0.1
+
+    def __call__(self, step: int) -> float:
+        return self.gamma ** sum(step > milestone for milestone in self.milestones)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Noise at steps start < n ≤ stop and none outside; `stop=None` means to the end.
+
+    With taps that sum to zero the draws still in the weights are taken out right after `stop`.
+    """
+
+    start: int = 0
+    stop: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or (self.stop is not None and self.stop <= self.start):
+            raise ValueError(
+                f"a window needs 0 <= start < stop; got start={self.start}, stop={self.stop}"
+            )
+
+    def __call__(self, step: int) -> float:
+        return float(step > self.start and (self.stop is None or step <= self.stop))

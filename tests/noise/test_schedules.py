@@ -1,0 +1,60 @@
+import pickle
+
+import pytest
+
+from antipgd.noise import Constant, Cosine, Linear, Steps, Window
+from antipgd.noise.schedules import factor
+
+
+def test_constant():
+    assert [Constant(0.5)(n) for n in (1, 10, 10**9)] == [0.5] * 3
+    assert factor(None, 7) == 1
+
+
+def test_linear_reaches_both_ends_exactly():
+    ramp = Linear(10, 20, initial=2.0, final=1.0)
+    assert [ramp(n) for n in (1, 10, 15, 20, 100)] == [2, 2, 1.5, 1, 1]
+
+
+def test_cosine_is_half_way_in_the_middle_and_slow_at_the_ends():
+    ramp = Cosine(0, 100)
+    assert ramp(0) == 1
+    assert ramp(50) == pytest.approx(0.5)
+    assert ramp(100) == 0
+    assert 1 - ramp(1) < 0.001
+
+
+def test_steps_change_after_the_milestone():
+    assert [Steps((3, 5), 0.1)(n) for n in (3, 4, 5, 6)] == pytest.approx([1, 0.1, 0.1, 0.01])
+
+
+def test_window_is_closed_at_its_end():
+    window = Window(2, 4)
+    assert [window(n) for n in range(1, 7)] == [0, 0, 1, 1, 0, 0]
+    assert Window(3)(10**12) == 1
+    assert Window(3)(3) == 0
+
+
+def test_schedules_are_values():
+    for schedule in (Constant(2), Linear(1, 2), Cosine(1, 2), Steps((1,)), Window(1, 2)):
+        assert pickle.loads(pickle.dumps(schedule)) == schedule
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -0.1, "1/2", None])
+def test_a_bad_factor_is_refused_with_its_step(bad):
+    with pytest.raises(ValueError, match=r"the schedule returned .* at step 7"):
+        factor(lambda step: bad, 7)
+
+
+def test_any_callable_is_a_schedule():
+    assert factor(lambda step: 1 / step, 4) == 0.25
+
+
+def test_bad_spans():
+    for kind in (Linear, Cosine):
+        with pytest.raises(ValueError, match="got begin=5, end=5"):
+            kind(5, 5)
+    with pytest.raises(ValueError, match="got start=4, stop=4"):
+        Window(4, 4)
+    with pytest.raises(ValueError, match="got start=-1"):
+        Window(-1)
