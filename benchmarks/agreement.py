@@ -16,9 +16,8 @@ BLOCKS = 2**18
 
 
 def main() -> None:
-    print(
-        f"{'library':8} {'law':14} {'words differ':>17} {'draws differ':>17} {'max ulp':>8} {'over 4':>7}"
-    )
+    titles = ("words differ", "draws differ", "max ulp", "over 4")
+    print(f"{'library':8} {'law':14} {titles[0]:>17} {titles[1]:>17} {titles[2]:>8} {titles[3]:>7}")
     for backend in list(BACKENDS)[1:]:
         for name in LAWS:
             law = as_law(name)
