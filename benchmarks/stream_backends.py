@@ -52,36 +52,13 @@ def _halves(value):
     return value & 0xFFFFFFFF, value >> 32
 
 
-def torch_lanes():
-    """√ through float64, because torch's own float32 √ is not always correctly rounded."""
-    import torch
-
-    return transforms.Lanes(
-        to_float=lambda integers: integers.to(torch.float32),
-        to_int=lambda floats: floats.to(torch.int32),
-        float_bits=lambda floats: floats.view(torch.int32),
-        bits_float=lambda bits: bits.view(torch.float32),
-        sqrt=lambda floats: floats.to(torch.float64).sqrt().to(torch.float32),
-        where=torch.where,
-    )
-
-
 def torch_backend(key, step, first_block, blocks, law):
     import torch
+    from antipgd.torch import kernel
 
-    low = 0xFFFFFFFF
-    block = first_block + torch.arange(blocks, dtype=torch.int64)
-    ones = torch.ones_like(block)
-    x0, x1 = block & low, (block >> 32) & low
-    x2, x3 = (ones * part for part in _halves(step))
-    k0, k1 = _halves(key)
-    for _ in range(stream.PHILOX_ROUNDS):
-        p0, p1 = x0 * stream.PHILOX_MULTIPLIERS[0], x2 * stream.PHILOX_MULTIPLIERS[1]
-        x0, x1 = ((p1 >> 32) & low) ^ x1 ^ k0, p1 & low
-        x2, x3 = ((p0 >> 32) & low) ^ x3 ^ k1, p0 & low
-        k0, k1 = (k0 + stream.PHILOX_WEYL[0]) & low, (k1 + stream.PHILOX_WEYL[1]) & low
-    words = tuple(x.to(torch.int32) for x in (x0, x1, x2, x3))
-    draws = torch.stack(transforms.unit_draws(words, law, torch_lanes()), dim=-1).reshape(-1)
+    words = kernel.philox(first_block + torch.arange(blocks), key, step)
+    start, stop = first_block * law.per_block, (first_block + blocks) * law.per_block
+    draws = kernel.draw_range(key, step, start, stop, law, torch.device("cpu"))
     return torch.stack(words, dim=-1).numpy().view(np.uint32), draws.numpy()
 
 
@@ -138,7 +115,6 @@ def jax_backend(key, step, first_block, blocks, law):
 
 def triton_backend(key, step, first_block, blocks, law):
     import torch
-
     from antipgd.noise import inplace
     from stream_triton import philox_kernel
 

@@ -1,11 +1,6 @@
-"""Shared by all tests: the benchmarks folder is importable, hypothesis does not hurry."""
-
-import sys
-from pathlib import Path
+"""Shared by all tests: hypothesis does not hurry on a busy machine."""
 
 from hypothesis import settings
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 settings.register_profile("antipgd", deadline=None)
 settings.load_profile("antipgd")

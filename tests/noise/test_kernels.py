@@ -221,8 +221,10 @@ for law in ("gaussian", "rademacher", "uniform", "laplace", "student-t:5"):
     kernels.draw_into(out, np.uint64(77), 9, 13, law_arguments(law))
     total.update(out.tobytes())
     w = np.linspace(-1, 1, 9_000).astype(np.float32).reshape(10, 3, 3, 100).transpose(0, 3, 1, 2)
-    Targets([w, w[0].copy()], [5, 6]).inject(4, [[0.3, -0.2]] * 2, law)
+    row = w[0].copy()
+    Targets([w, row], [5, 6]).inject(4, [[0.3, -0.2]] * 2, law)
     total.update(w.tobytes())
+    total.update(row.tobytes())
 print(numba.config.CPU_NAME, total.hexdigest())
 """
 CPUS = {
@@ -238,7 +240,9 @@ def digest(cpu):
     result = subprocess.run(
         [sys.executable, "-c", DIGEST], env=environment, capture_output=True, text=True, check=True
     )
-    return result.stdout.split()[-1]
+    name, _, digest = result.stdout.strip().rpartition(" ")
+    assert name == CPUS[cpu].get("NUMBA_CPU_NAME", "None")  # the setting was heard
+    return digest
 
 
 def cpu_flags():
@@ -253,6 +257,44 @@ def test_avx512_gives_the_same_bits():
 
 def test_avx2_and_sse2_give_the_same_bits():
     assert digest("AVX2") == digest("SSE2") == digest("native")
+
+
+BOUNDS = """
+import numpy as np
+from antipgd.noise.inplace import Targets
+from antipgd.noise.placement import Shard
+shapes = [(257, 255), (4096, 3), (1024, 12), (512, 96), (2048, 10), (300, 9), (130, 31)]
+for law in ("gaussian", "rademacher", "student-t:5"):
+    for shape in shapes:
+        for dtype in (np.float32, np.float64):
+            wider = Shard((shape[0], shape[1] + 2), (0, 1))
+            arrays = [np.zeros(shape, dtype, order=order) for order in "CFCF"]
+            shards = [None, None, wider, wider]
+            for start in (0, 3):
+                targets = Targets(arrays, range(4), shards)
+                targets.inject(2, [[1.0, -1.0]] * 4, law)
+                targets.inject(2, [[-1.0, 1.0, 0.0]] * 4, law)
+            assert max(abs(a).max() for a in arrays) < 1e-3, (law, shape)
+print("within bounds")
+"""
+
+
+def test_no_work_array_is_overrun(tmp_path):
+    """Odd panels, compiled anew with every index checked."""
+    checked = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    result = subprocess.run(
+        [sys.executable, "-c", BOUNDS], env=checked, capture_output=True, text=True, check=False
+    )
+    assert result.stdout.strip() == "within bounds", result.stderr
+
+
+def test_threads_get_equal_shares():
+    for pieces, threads in ((2, 2), (4, 2), (8, 8), (9, 2), (1, 4)):
+        targets = Targets([np.zeros(pieces * PIECE_ELEMENTS, np.float32)], [1])
+        shares = [s.stop - s.start for s in targets._shares(threads)]
+        assert sum(shares) == pieces
+        assert len(shares) == min(pieces, threads)
+        assert max(shares) - min(shares) <= 1
 
 
 FORK = """
@@ -284,9 +326,17 @@ def test_bad_input_changes_nothing():
     before = w.copy()
     with pytest.raises(ValueError, match=r"step must be .* got -1"):
         inject([w], ["w"], 0, -1, [[1.0]])
-    with pytest.raises(ValueError, match=r"coefficients must be finite.* got shape \(1, 2\)"):
+    with pytest.raises(ValueError, match="coefficients must be finite in float32; got nan"):
         inject([w], ["w"], 0, 1, [[1.0, float("nan")]])
-    with pytest.raises(ValueError, match=r"one row for each of 1 arrays.*got shape \(2, 1\)"):
+    with pytest.raises(ValueError, match="must be finite in float32; got 1e\\+300"):
+        inject([w], ["w"], 0, 1, [[1e300]])
+    with pytest.raises(ValueError, match="coefficients must be numbers"):
+        inject([w], ["w"], 0, 1, [["0.5"]])
+    with pytest.raises(TypeError, match=r"must be integers; got 1\.5"):
+        inject([w], ["w"], 0, 1.5, [[1.0]])
+    with pytest.raises(ValueError, match="two arrays have the same key"):
+        inject([w, w.copy()], ["w", "module.w"], 0, 1, [[1.0], [1.0]])
+    with pytest.raises(ValueError, match=r"one row for each of 1 arrays.*shape \(2, 1\)"):
         inject([w], ["w"], 0, 1, [[1.0], [1.0]])
     with pytest.raises(ValueError, match=r"one key .* got 1 arrays, 2 keys"):
         Targets([w], [1, 2])
@@ -306,8 +356,10 @@ def test_bad_input_changes_nothing():
         Targets([np.lib.stride_tricks.as_strided(w, (4, 4), (8, 4))], [1])
     with pytest.raises(ValueError, match=r"part of shape \(10,\) at \(5,\) does not lie"):
         Targets([w], [1], [Shard((12,), (5,))])
-    with pytest.raises(TypeError, match="contiguous rows; got float32"):
+    with pytest.raises(TypeError, match=r"contiguous rows; got shape \(10,\)"):
         inject_rows(w, np.zeros(1, np.uint64), 1, np.ones((1, 1)))
+    with pytest.raises(ValueError, match="read-only"):
+        inject_rows(np.broadcast_to(w, (2, 10)), np.zeros(2, np.uint64), 1, np.ones((2, 1)))
     with pytest.raises(ValueError, match="one key for each of 2 rows"):
         inject_rows(weights((2, 5)), np.zeros(3, np.uint64), 1, np.ones((2, 1)))
     assert same_bits(w, before)

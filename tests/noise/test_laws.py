@@ -136,6 +136,8 @@ def test_polynomials_are_those_of_their_functions():
 def test_string_forms():
     assert as_law("student-t:5") == Law("student-t", 5.0)
     assert str(as_law("student-t:2.5")) == "student-t:2.5"
+    assert str(Law("student-t", 5)) == "student-t:5"
+    assert as_law(str(Law("student-t", 2.123456789))).df == 2.123456789
     for name in LAWS:
         law = Law(name, 5.0 if name == "student-t" else None)
         assert as_law(str(law)) == law == as_law(law)
@@ -147,7 +149,14 @@ def test_unknown_law(bad):
         as_law(bad)
 
 
-@pytest.mark.parametrize("df", [2, 1, 0, -3, float("nan"), float("inf"), None])
+def test_df_is_a_plain_float():
+    assert Law("student-t", np.float32(5)) == Law("student-t", 5)
+    assert type(Law("student-t", np.float32(5)).df) is float
+
+
+@pytest.mark.parametrize(
+    "df", [2, 2.0005, 1, 0, -3, float("nan"), float("inf"), 1e7, None, "5", [5]]
+)
 def test_student_t_needs_df_above_two(df):
     with pytest.raises(ValueError, match=r"df > 2 .*got df="):
         Law("student-t", df)

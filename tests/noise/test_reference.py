@@ -114,6 +114,14 @@ def test_float32_weights_stay_float32():
     assert w.dtype == np.float32
 
 
+def test_integer_weights_are_refused():
+    for call in (anti_pgd, anti_pgd_clean):
+        with pytest.raises(TypeError, match="float32 or float64 array; got int64"):
+            last(call(identity, np.zeros(3, int), 1, draw=lambda k: draw(k, 3), sigma=0.1))
+    with pytest.raises(ValueError, match="must not be negative; got -3"):
+        clean(np.zeros(3), -3, draw=lambda k: draw(k, 3), sigma=0.1)
+
+
 def test_clean_weights_need_taps_that_sum_to_zero():
     with pytest.raises(ValueError, match=r"taps that sum to zero; got \(1.0,\)"):
         clean(np.zeros(3), 1, draw=lambda k: draw(k, 3), sigma=0.1, taps=WHITE)
@@ -126,7 +134,7 @@ def test_coefficients():
 
 
 @pytest.mark.parametrize(
-    "bad", [-1, -1e-9, float("nan"), float("inf"), "0.1", "big", None, [0.1, 0.2], True]
+    "bad", [-1, -1e-9, float("nan"), float("inf"), "0.1", "big", None, [0.1, 0.2], True, 10**400]
 )
 def test_bad_sigma(bad):
     with pytest.raises(ValueError, match=r"sigma must be a finite number >= 0 .*got"):

@@ -34,8 +34,8 @@ def test_known_answers_of_random123(counter, key, expected):
     assert [f"{word:08x}" for word in philox(words, low | high << 32)] == expected.split()
 
 
-def test_against_numpys_own_philox():
-    """NumPy has the 64-bit sister; the counter layout of ours is checked by hand here."""
+def test_counter_layout():
+    """The low 64 bits are the block, the high 64 the step."""
     words = stream_words(key=7, step=2**33 + 5, first_block=2**32 - 1, blocks=2)
     for i, block in enumerate((2**32 - 1, 2**32)):
         counter = [block & 0xFFFFFFFF, block >> 32, 5, 2]
@@ -57,11 +57,17 @@ def test_a_slice_of_draws_is_a_slice_of_the_whole(law, begin, length, cut):
 
 
 def test_a_million_places_are_distinct():
-    """(purpose, seed, name, step) → (key, counter) is one to one over 10⁶ combinations."""
-    seeds, names, steps = range(40), [f"layer{i}.weight" for i in range(60)], range(1, 71)
-    keys = [stream_key(s, n, p) for p, s, n in product(PURPOSES, seeds, names)]
-    places = {(key, step) for key, step in product(keys, steps)}
-    assert len(places) == len(PURPOSES) * 40 * 60 * 70 == 1_008_000
+    """(purpose, seed, name, step) → (key, counter): 10⁶ combinations, no two alike.
+
+    The step is in the counter, 64 bits of it unaltered, so what can collide are the keys: all
+    1,008,000 of them differ.
+    """
+    names = [f"layer{i}.weight" for i in range(400)]
+    keys = {stream_key(s, n, p) for p, s, n in product(PURPOSES, range(420), names)}
+    assert len(keys) == len(PURPOSES) * 420 * 400 == 1_008_000
+    steps = [1, 2, 2**32, 2**32 + 1, 2**33, 2**63 - 1]
+    words = {tuple(stream_words(5, step, block, 1)[0]) for step in steps for block in range(9)}
+    assert len(words) == len(steps) * 9
 
 
 def test_every_part_of_the_place_matters():
@@ -139,5 +145,15 @@ def test_bad_step_slice_and_purpose():
         draws(0, "a", 1, -1, 4)
     with pytest.raises(ValueError, match=r"unknown purpose 'dropout'; accepted: noise"):
         draws(0, "a", 1, 0, 1, purpose="dropout")
+    for bad in (3.0, "3", None, True):
+        with pytest.raises(TypeError, match="step, start and stop must be integers"):
+            draws(0, "a", bad, 0, 1)
     with pytest.raises(ValueError, match="unknown law 'normal'"):
         draws(0, "a", 1, 0, 1, law="normal")
+
+
+def test_numpy_integers_are_integers():
+    expected = draws(3, "a", 7, 2, 9)
+    for kind in (np.int32, np.uint32, np.uint64, np.int8):
+        got = draws(kind(3), "a", kind(7), kind(2), kind(9))
+        assert (got == expected).all()

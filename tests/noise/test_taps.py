@@ -15,7 +15,8 @@ def test_any_iterable_of_numbers_is_taken():
 
 
 @pytest.mark.parametrize(
-    "bad", [(), (1, float("nan")), (float("inf"),), (0, 0), "anti", None, 3, ("1", "x")]
+    "bad",
+    [(), (1, float("nan")), (float("inf"),), (0, 0), "anti", "12", None, 3, (10**400,), ("1", "x")],
 )
 def test_bad_taps_are_named_in_the_message(bad):
     with pytest.raises(ValueError, match=r"taps must be one or more finite numbers.*got"):

@@ -18,7 +18,7 @@ def check_sigma(sigma: object, name: str = "sigma") -> float:
     try:
         refused = isinstance(sigma, str | bytes | bool)
         number = math.nan if refused else float(sigma)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number < math.inf:
         raise ValueError(

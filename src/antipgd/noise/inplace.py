@@ -4,6 +4,7 @@ The Python side of `kernels`: checks, threads, and nothing else. Any array that 
 something (a torch tensor, say) changes that too. Needs numba (the `cpu` extra).
 """
 
+import operator
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +16,13 @@ from numpy.typing import NDArray
 
 from antipgd.noise import kernels
 from antipgd.noise.laws import Law, as_law
-from antipgd.noise.placement import Shard, pieces_of
+from antipgd.noise.placement import Shard, check_array, pieces_of
 from antipgd.noise.stream import check_slice, stream_key
 from antipgd.noise.transforms import student_constants
 
 _pools: dict[int, ThreadPoolExecutor] = {}
-os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:
@@ -36,14 +38,22 @@ def law_arguments(law: Law | str) -> tuple[int, *tuple[np.float32, ...]]:
     return law.code, *map(np.float32, constants)
 
 
-def _check_coefficients(coefficients: object, rows: int) -> NDArray[np.float64]:
-    array = np.ascontiguousarray(coefficients, np.float64)
-    if array.ndim != 2 or array.shape[0] != rows or not np.isfinite(array).all():
+def _check_coefficients(coefficients: object, rows: int, dtype: np.dtype) -> NDArray[np.float64]:
+    """Coefficients as a table, refused unless each is a finite number in the weights' type."""
+    table = np.asarray(coefficients)
+    if table.ndim != 2 or len(table) != rows or table.dtype.kind not in "fiu":
         raise ValueError(
-            f"coefficients must be finite, one row for each of {rows} arrays and one column per "
-            f"tap; got shape {array.shape}"
+            f"coefficients must be numbers, one row for each of {rows} arrays and one column per "
+            f"tap; got {table.dtype} of shape {table.shape}"
         )
-    return array
+    bad = table[~(np.abs(table.astype(np.float64)) <= np.finfo(dtype).max)]
+    if bad.size:
+        raise ValueError(f"coefficients must be finite in {dtype}; got {bad[0]}")
+    return np.ascontiguousarray(table, np.float64)
+
+
+def _check_keys(keys: Sequence[int] | NDArray[np.uint64]) -> NDArray[np.uint64]:
+    return np.array([operator.index(key) for key in keys], np.uint64)
 
 
 class Targets:
@@ -70,7 +80,9 @@ class Targets:
         if len(dtypes) > 1:
             raise TypeError(f"arrays of one call need one dtype; got {sorted(map(str, dtypes))}")
         self._like = np.empty(0, dtypes.pop() if dtypes else np.float32)
-        self._keys = np.array(keys, np.uint64)
+        self._keys = _check_keys(keys)
+        if len(set(self._keys.tolist())) < len(self._keys):
+            raise ValueError("two arrays have the same key, so they would get the same noise")
         pieces = [pieces_of(array, shard) for array, shard in zip(self.arrays, shards, strict=True)]
         self._pieces = np.concatenate([np.empty((0, 10), np.int64), *pieces])
         self._owners = np.repeat(np.arange(len(pieces)), [len(rows) for rows in pieces])
@@ -80,7 +92,7 @@ class Targets:
         """Consecutive pieces for each thread, about as many elements in every share."""
         total = int(self._ends[-1]) if len(self._ends) else 0
         goals = [total * i // threads for i in range(1, threads)]
-        cuts = [0, *np.searchsorted(self._ends, goals).tolist(), len(self._ends)]
+        cuts = [0, *np.searchsorted(self._ends, goals, side="right").tolist(), len(self._ends)]
         return [slice(a, b) for a, b in pairwise(cuts) if a < b]
 
     def inject(
@@ -92,10 +104,10 @@ class Targets:
         threads: int = 1,
     ) -> None:
         """arrays[i] += Σ_j coefficients[i][j] · ξ_{newest−j}, draws before step 1 being zero."""
-        check_slice(newest, 0, 0)
+        newest, _, _ = check_slice(newest, 0, 0)
         if threads < 1:
             raise ValueError(f"threads must be at least 1; got {threads}")
-        table = _check_coefficients(coefficients, len(self.arrays))
+        table = _check_coefficients(coefficients, len(self.arrays), self._like.dtype)
         constants = law_arguments(law)
 
         def run(share: slice) -> None:
@@ -138,15 +150,19 @@ def inject_rows(
     coefficients: NDArray[np.float64],
     law: Law | str = "gaussian",
 ) -> None:
-    """Row r of `w` is a parameter of its own, with its own key and coefficients."""
-    check_slice(newest, 0, 0)
-    if w.ndim != 2 or w.dtype not in (np.float32, np.float64) or w.strides[1] != w.itemsize:
+    """Row r of `w` is a parameter of its own, with its own key and coefficients.
+
+    Rows may share a key: runs that are compared see the same draws.
+    """
+    newest, _, _ = check_slice(newest, 0, 0)
+    check_array(w)
+    if w.ndim != 2 or (w.shape[1] > 1 and w.strides[1] != w.itemsize):
         raise TypeError(
-            f"rows must be a 2-d float32 or float64 array with contiguous rows; "
-            f"got {w.dtype} of shape {w.shape}"
+            f"rows must be a 2-d array with contiguous rows; got shape {w.shape} with strides "
+            f"{w.strides} bytes"
         )
-    keys = np.ascontiguousarray(keys, np.uint64)
-    if keys.shape != (len(w),):
-        raise ValueError(f"one key for each of {len(w)} rows; got shape {keys.shape}")
-    table = _check_coefficients(coefficients, len(w))
+    keys = _check_keys(keys)
+    if len(keys) != len(w):
+        raise ValueError(f"one key for each of {len(w)} rows; got {len(keys)}")
+    table = _check_coefficients(coefficients, len(w), w.dtype)
     kernels.inject_rows(w, keys, newest, table, law_arguments(law))

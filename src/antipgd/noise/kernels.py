@@ -1,9 +1,10 @@
 """The noise stream compiled for CPUs: injections added to arrays in place, without temporaries.
 
-Same words and same bits as `stream` and `injection`, proven in the tests. The work arrays are a
-few kilobytes that stay in the first-level cache, whatever the size of the weights. Kernels are
-serial and release the GIL; `inject` splits its tensors over a thread pool. All compiled code is
-in this one file because numba's on-disk cache does not notice changes in other files.
+Same words and same bits as `stream` and `injection`, proven in the tests. The work arrays stay in
+the second-level cache, whatever the size of the weights. Kernels are serial and release the GIL;
+`inplace` splits the work over threads. All compiled code is in this one file because numba's
+on-disk cache does not notice changes in other files. Compiled code checks no bounds: see
+`_workspace` for what fits into which array.
 
 Needs numba (the `cpu` extra). Importing this module compiles nothing.
 """
@@ -23,11 +24,16 @@ from antipgd.noise.stream import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL
 GAUSSIAN, RADEMACHER, UNIFORM, LAPLACE, STUDENT_T = range(5)  # the order of laws.LAWS
 
 CHUNK = 4096  # draws made at a time
+# Columns of a piece (see `placement`).
+_ADDRESS, _OUTER, _ROWS, _COLUMNS = 0, 1, 2, 3
+_OUTER_STEP, _ROW_STEP, _COLUMN_STEP = 4, 5, 6
+_START, _OUTER_JUMP, _ROW_JUMP = 7, 8, 9
+
 _LINE_BYTES = 64
 _PREFETCH_BYTES = 4096  # far enough ahead to hide main memory, near enough to stay in the cache
-_SLACK = 256  # room for whole blocks around a slice
+_SLACK = 256  # a slice of CHUNK draws touches at most this many more, in whole blocks and lanes
 _LANES = 16  # blocks are made in multiples of this, lest a scalar loop do the rest
-_BLOCKS = CHUNK // 2 + _LANES  # as many as student-t needs for a chunk
+_BLOCKS = CHUNK // 2 + _LANES  # student-t: CHUNK // 2 + 1 blocks for a chunk, in whole lanes
 _SIGN_BLOCKS = 512  # blocks of 128 signs made at a time
 
 _LOW = np.uint64(0xFFFFFFFF)
@@ -482,12 +488,13 @@ def _add_strided(w, row_step, column_step, eps, skip, rows, columns):
 @njit(nogil=True, cache=True)
 def _inject_panel(w, piece, key, newest, coefficients, start, law, words, newer, older, xi, eps):
     """Add the injection to rows × columns whose memory does not run along the parameter."""
-    rows, columns, row_step, column_step = piece[2], piece[3], piece[5], piece[6]
-    row_jump = piece[9]
+    rows, columns, row_jump = piece[_ROWS], piece[_COLUMNS], piece[_ROW_JUMP]
+    row_step, column_step = piece[_ROW_STEP], piece[_COLUMN_STEP]
     panel = eps[CHUNK + _SLACK :]
     width = min(columns, CHUNK // 16)
-    strips = (rows * width + CHUNK - 1) // CHUNK
-    height = (rows + strips - 1) // strips
+    most = CHUNK // width  # rows that fit into a chunk
+    strips = (rows + most - 1) // most
+    height = (rows + strips - 1) // strips  # ≤ most, and about the same for each strip
     for r in range(0, rows, height):
         high = min(height, rows - r)
         for c in range(0, columns, width):
@@ -507,7 +514,7 @@ def _inject_panel(w, piece, key, newest, coefficients, start, law, words, newer,
                 skip = 0
             here = w[r * row_step + c * column_step :]
             if row_step == 1:
-                ahead = piece[4] if piece[1] > 1 else height
+                ahead = piece[_OUTER_STEP] if piece[_OUTER] > 1 else height
                 _add_columns(here, column_step, added, skip, high, wide, ahead)
             else:
                 _add_strided(here, row_step, column_step, added, skip, high, wide)
@@ -516,16 +523,16 @@ def _inject_panel(w, piece, key, newest, coefficients, start, law, words, newer,
 @njit(nogil=True, cache=True)
 def _inject_piece(piece, key, newest, coefficients, law, words, newer, older, xi, eps):
     """Add the injection of one piece: `outer` panels of rows × columns (see `placement`)."""
-    address, outer, rows, columns = piece[0], piece[1], piece[2], piece[3]
-    outer_step, row_step, column_step = piece[4], piece[5], piece[6]
+    outer, rows, columns = piece[_OUTER], piece[_ROWS], piece[_COLUMNS]
+    outer_step, row_step, column_step = piece[_OUTER_STEP], piece[_ROW_STEP], piece[_COLUMN_STEP]
     span = (outer - 1) * outer_step + (rows - 1) * row_step + (columns - 1) * column_step + 1
-    w = carray(_pointer(address, eps), span)
+    w = carray(_pointer(piece[_ADDRESS], eps), span)
     for o in range(outer):
-        here, start = w[o * outer_step :], piece[7] + o * piece[8]
+        here, start = w[o * outer_step :], piece[_START] + o * piece[_OUTER_JUMP]
         if column_step == 1 and (rows == 1 or columns >= CHUNK // 16):
             for r in range(rows):
                 run = here[r * row_step : r * row_step + columns]
-                _inject_run(run, key, newest, coefficients, start + r * piece[9],
+                _inject_run(run, key, newest, coefficients, start + r * piece[_ROW_JUMP],
                             law, words, newer, older, xi, eps)  # fmt: skip
         else:
             _inject_panel(here, piece, key, newest, coefficients, start,
@@ -534,7 +541,12 @@ def _inject_piece(piece, key, newest, coefficients, law, words, newer, older, xi
 
 @njit(nogil=True, cache=True)
 def _workspace(like):
-    """Work arrays of a few kilobytes: words, signs (newer, older), xi, and eps like `like`."""
+    """Work arrays: words, signs (newer, older), xi, and eps like `like`.
+
+    `_injection` makes count ≤ CHUNK elements: at most CHUNK // 2 + 1 blocks of two draws,
+    CHUNK // 4 + 1 of four or CHUNK // 128 + 1 of 128, the first three arrays in whole lanes.
+    Behind the CHUNK + _SLACK elements of the injection, `eps` has a panel of CHUNK elements.
+    """
     words = np.empty(4 * _BLOCKS, np.int32)
     newer, older = np.empty(4 * _SIGN_BLOCKS, np.int32), np.empty(4 * _SIGN_BLOCKS, np.int32)
     xi = np.empty(CHUNK + _SLACK, np.float32)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 # Draws that one block of four 32-bit words yields. The order is the law's code in the kernels.
 LAWS = {"gaussian": 4, "rademacher": 128, "uniform": 4, "laplace": 4, "student-t": 2}
 
+# Nearer to 2 the variance is all in draws that are never made; beyond 10⁶ student-t is gaussian.
+SMALLEST_DF, LARGEST_DF = 2.001, 1e6
+
 
 @dataclass(frozen=True)
 class Law:
@@ -26,11 +29,17 @@ class Law:
             accepted = ", ".join(LAWS).replace("student-t", "student-t:DF")
             raise ValueError(f"unknown law {self.name!r}; accepted: {accepted}")
         if self.name == "student-t":
-            if self.df is None or not (2 < self.df < math.inf):
+            try:
+                df = math.nan if self.df is None or isinstance(self.df, str) else float(self.df)
+            except TypeError:
+                df = math.nan
+            if not SMALLEST_DF <= df <= LARGEST_DF:
                 raise ValueError(
                     f"student-t needs degrees of freedom df > 2 (else its variance is infinite), "
-                    f"given as 'student-t:5' or Law('student-t', 5); got df={self.df}"
+                    f"from {SMALLEST_DF} to {LARGEST_DF:g}, given as 'student-t:5' or "
+                    f"Law('student-t', 5); got df={self.df}"
                 )
+            object.__setattr__(self, "df", df)
         elif self.df is not None:
             raise ValueError(f"df belongs to student-t only; got df={self.df} for {self.name}")
 
@@ -45,7 +54,9 @@ class Law:
         return tuple(LAWS).index(self.name)
 
     def __str__(self) -> str:
-        return self.name if self.df is None else f"{self.name}:{self.df:g}"
+        return (
+            self.name if self.df is None else f"{self.name}:{float(self.df)!r}".removesuffix(".0")
+        )
 
 
 def as_law(law: "Law | str") -> Law:

@@ -6,6 +6,7 @@ kernel both: `outer` panels of rows × columns whose columns are consecutive ele
 parameter. Pieces are small enough to be shared out over threads. Knows nothing about noise.
 """
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -23,6 +24,11 @@ class Shard:
 
     global_shape: tuple[int, ...]
     offset: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        # Python integers, which do not overflow as NumPy's narrow ones would.
+        object.__setattr__(self, "global_shape", tuple(map(operator.index, self.global_shape)))
+        object.__setattr__(self, "offset", tuple(map(operator.index, self.offset)))
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,8 @@ def _each_element_once(array: NDArray) -> bool:
     return True
 
 
-def _check(array: NDArray, shard: Shard) -> None:
+def check_array(array: NDArray) -> None:
+    """Refuse an array that noise cannot be added to in place."""
     if array.dtype not in (np.float32, np.float64):
         raise TypeError(f"noise is added to float32 and float64 arrays; got {array.dtype}")
     if not array.flags.writeable:
@@ -58,6 +65,9 @@ def _check(array: NDArray, shard: Shard) -> None:
             f"noise is added to arrays with positive strides whose elements do not overlap; "
             f"got shape {array.shape} with strides {array.strides} bytes"
         )
+
+
+def _check_shard(array: NDArray, shard: Shard) -> None:
     ends = [o + s for o, s in zip(shard.offset, array.shape, strict=False)]
     if not (
         len(shard.global_shape) == len(shard.offset) == array.ndim
@@ -113,7 +123,8 @@ def pieces_of(array: NDArray, shard: Shard | None = None) -> NDArray[np.int64]:
     element at the start, and the element jumps from panel to panel and from row to row.
     """
     shard = shard or Shard(array.shape, (0,) * array.ndim)
-    _check(array, shard)
+    check_array(array)
+    _check_shard(array, shard)
     if array.size == 0:
         return np.empty((0, 10), np.int64)
     axes = _axes(array, shard)

@@ -38,11 +38,17 @@ def _sigmas(sigma: Sigma, newest: int, count: int) -> list[float]:
     ]
 
 
+def _check_weights(w: Array) -> None:
+    if w.dtype not in (np.float32, np.float64):
+        raise TypeError(f"weights must be a float32 or float64 array; got {w.dtype}")
+
+
 def perturbed(
     base: Step, w: Array, steps: int, *, draw: Draw, sigma: Sigma, taps: Taps = ANTI
 ) -> Iterator[Array]:
     """w_{n+1} = base(w_n) + ε_n with ε_n = Σ_j taps[j] σ_{n+1−j} ξ_{n+1−j}."""
     taps = as_taps(taps)
+    _check_weights(w)
     yield w
     for n in range(steps):
         coefficients = injection_coefficients(taps, _sigmas(sigma, n + 1, len(taps)))
@@ -56,6 +62,9 @@ def perturbed(
 def clean(w: Array, step: int, *, draw: Draw, sigma: Sigma, taps: Taps = ANTI) -> Array:
     """z_n = w_n − Σ_j c_j σ_{n−j} ξ_{n−j}, the weights without the draws they carry."""
     taps = as_taps(taps)
+    _check_weights(w)
+    if step < 0:
+        raise ValueError(f"step must not be negative; got {step}")
     if not telescopes(taps):
         raise ValueError(f"clean weights exist only for taps that sum to zero; got {taps}")
     coefficients = carried_coefficients(taps, _sigmas(sigma, step, len(taps) - 1))
@@ -85,6 +94,7 @@ def anti_pgd_clean(
 
     With a gradient step this is z_{n+1} = z_n − η∇L(z_n + ξ_n): descent on a smoothed loss.
     """
+    _check_weights(z)
     yield z
     for n in range(steps):
         xi = 0.0 if n == 0 else draw(n).astype(z.dtype) * z.dtype.type(_sigmas(sigma, n, 1)[0])

@@ -17,8 +17,8 @@ def factor(schedule: Schedule | None, step: int) -> float:
         return 1.0
     value = schedule(step)
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        number = math.nan if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number < math.inf:
         raise ValueError(

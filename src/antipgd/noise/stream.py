@@ -6,6 +6,7 @@ Nothing is stored, so a draw can be made again at any time, in any slice, on any
 format is published in docs/noise-stream.md; this module is its slow, obvious version.
 """
 
+import operator
 from hashlib import blake2b
 
 import numpy as np
@@ -30,7 +31,8 @@ def canonical_name(name: str | int) -> str:
     """A parameter's name without the marks that wrappers leave on it.
 
     `torch.compile`, FSDP and activation checkpointing add path components that stand for no
-    module of the user's; DataParallel and DDP add a leading `module.`. A position is its number.
+    module of the user's; DataParallel and DDP add a leading `module.`, which goes unless nothing
+    else is left. A position is its number.
 
     >>> canonical_name("module._orig_mod.layer1.0.weight")
     'layer1.0.weight'
@@ -76,19 +78,28 @@ def stream_words(key: int, step: int, first_block: int, blocks: int) -> NDArray[
     return philox(counter, key)
 
 
-def check_slice(step: int, start: int, stop: int) -> None:
-    """Refuse a negative step and a slice that is not 0 ≤ start ≤ stop."""
+def check_slice(step: int, start: int, stop: int) -> tuple[int, int, int]:
+    """The three as Python integers; a negative step and a slice that is none are refused."""
+    try:
+        if bool in map(type, (step, start, stop)):
+            raise TypeError
+        step, start, stop = map(operator.index, (step, start, stop))
+    except TypeError:
+        raise TypeError(
+            f"step, start and stop must be integers; got {step!r}, {start!r}, {stop!r}"
+        ) from None
     if not 0 <= step < 2**63:
         raise ValueError(f"step must be an integer from 0 to 2**63 - 1; got {step}")
     if not 0 <= start <= stop < 2**63:
         raise ValueError(
             f"a slice of draws needs 0 <= start <= stop < 2**63; got start={start}, stop={stop}"
         )
+    return step, start, stop
 
 
 def key_draws(key: int, step: int, start: int, stop: int, law: Law) -> NDArray[np.float32]:
     """Unit draws of elements start … stop−1 at `step` under a key; zero at step 0 (ξ_0 = 0)."""
-    check_slice(step, start, stop)
+    step, start, stop = check_slice(step, start, stop)
     if step == 0 or start == stop:
         return np.zeros(stop - start, np.float32)
     first = start // law.per_block

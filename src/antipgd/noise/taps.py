@@ -17,12 +17,10 @@ WHITE: Taps = (1.0,)
 def as_taps(taps: Iterable[float]) -> Taps:
     """The taps as a tuple of floats, or a `ValueError` that says what is accepted."""
     try:
-        values = tuple(float(tap) for tap in taps)
-    except (TypeError, ValueError):
+        values = () if isinstance(taps, str) else tuple(float(tap) for tap in taps)
+    except (TypeError, ValueError, OverflowError):
         values = ()
-        given = taps
-    else:
-        given = values
+    given = values or taps
     if not values or not all(map(math.isfinite, values)) or not any(values):
         raise ValueError(
             f"taps must be one or more finite numbers, not all zero, "

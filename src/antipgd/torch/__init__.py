@@ -1,0 +1,16 @@
+"""Anticorrelated noise for any torch optimizer: `attach(optimizer, sigma=…)`.
+
+Needs torch (the `torch` extra); on CPUs numba (the `cpu` extra) makes it fast, with the same bits.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError("antipgd.torch needs torch: pip install 'antipgd[torch]'") from error
+
+from antipgd.torch.handle import Noise, attach
+from antipgd.torch.members import biases, norms, vectors
+from antipgd.torch.saved import clean_state_dict
+from antipgd.torch.sgd import AntiPGD
+
+__all__ = ["AntiPGD", "Noise", "attach", "biases", "clean_state_dict", "norms", "vectors"]

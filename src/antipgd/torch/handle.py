@@ -1,0 +1,497 @@
+"""`attach`: one line that adds anticorrelated noise to any torch optimizer.
+
+w ← optimizer's step, then + ε (eq:def_antiPGD), by a hook that runs after `optimizer.step()`. The
+optimizer stays what it is: nothing of ours is in its `state`, its class does not change. The
+injection is added to the weights, never passed through momentum, moments, clipping or decay.
+"""
+
+import gc
+import logging
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from torch.optim import Optimizer
+
+import torch
+from antipgd.noise import ANTI, STREAM_VERSION, Law, Schedule, as_law, as_taps
+from antipgd.noise.injection import carried_coefficients, check_sigma, injection_coefficients
+from antipgd.noise.schedules import factor
+from antipgd.noise.taps import Taps, telescopes
+from antipgd.torch import saved
+from antipgd.torch.adding import Adder
+from antipgd.torch.members import Exclude, Member, find_members, group_names, rms
+from antipgd.torch.parts import check_ranks_agree, common_seed, local_part
+from torch import Tensor
+
+log = logging.getLogger("antipgd")
+_live: "weakref.WeakSet[Noise]" = weakref.WeakSet()
+
+
+def attach(
+    optimizer: Optimizer,
+    sigma: float,
+    *,
+    relative: bool = False,
+    law: Law | str = "gaussian",
+    taps: Iterable[float] = ANTI,
+    seed: int | None = None,
+    schedule: Schedule | str | None = None,
+    exclude: Exclude = None,
+    model: torch.nn.Module | None = None,
+    namespace: str = "",
+) -> "Noise":
+    """Add noise of standard deviation `sigma` to the weights after every step of `optimizer`.
+
+    With `relative`, a tensor's σ is `sigma` times its root mean square now. A param group may have
+    a `sigma` of its own. `schedule` is a function of the step, or "lr" to follow the learning rate.
+    `exclude` takes names, patterns and predicates. Parameters are known by the names given to the
+    optimizer or found in `model`, else by position. `seed=None` takes torch.initial_seed().
+
+    A step in which every group has learning rate 0 is not counted and adds nothing. Where
+    torch.distributed is initialised, every rank must attach; `seed=None` is rank 0's then.
+    """
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper has no hooks
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"attach needs a torch.optim.Optimizer; got {type(optimizer).__name__}")
+    check_sigma(sigma)
+    for group in optimizer.param_groups:
+        check_sigma(group.get("sigma", sigma), "sigma of a param group")
+    if isinstance(schedule, str) and schedule != "lr":
+        raise ValueError(f"schedule must be a function of the step or 'lr'; got {schedule!r}")
+    noise = Noise(
+        optimizer, float(sigma), relative, as_law(law), as_taps(taps),
+        common_seed(seed),
+        schedule, exclude, model, namespace,
+    )  # fmt: skip
+    _refuse_shared(noise)
+    noise._begin()
+    return noise
+
+
+def attach_copy(
+    optimizer: Optimizer,
+    states: Sequence[dict[str, Any]],
+    *,
+    relative: bool,
+    law: Law | str,
+    taps: Iterable[float],
+    schedule: Schedule | str | None,
+    exclude: Exclude,
+    namespace: str,
+) -> "Noise":
+    """The noise of a copied optimizer, which goes on with the draws of the original."""
+    sigma, seed = (states[0]["sigma"], states[0]["seed"]) if states else (0.0, 0)
+    noise = Noise(
+        optimizer, sigma, relative, as_law(law), as_taps(taps), seed, schedule, exclude,
+        None, namespace,
+    )  # fmt: skip
+    if states:
+        for group, state in zip(optimizer.param_groups, states, strict=True):
+            group[saved.KEY] = state
+        noise._begin()
+    return noise
+
+
+def _attached() -> list["Noise"]:
+    return [noise for noise in _live if noise.attached and noise._optimizer() is not None]
+
+
+def _overlap(noise: "Noise", other: "Noise") -> bool:
+    if other.optimizer is noise.optimizer:
+        return True
+    keys = {member.key for member in noise._members}
+    parameters = {id(member.parameter) for member in noise._members}
+    return any(m.key in keys or id(m.parameter) in parameters for m in other._members)
+
+
+def _refuse_shared(noise: "Noise") -> None:
+    """A parameter takes noise once, and no two parameters of this process take the same."""
+    if any(_overlap(noise, other) for other in _attached()):
+        gc.collect()  # the other may be garbage that only waits to be collected
+    parameters = {id(member.parameter) for member in noise._members}
+    keys = {member.key for member in noise._members}
+    for other in _attached():
+        if other.optimizer is noise.optimizer:
+            raise ValueError("this optimizer has noise already; stop() it before attaching anew")
+        for member in other._members:
+            if id(member.parameter) in parameters:
+                raise ValueError(
+                    f"parameter {member.name!r} has noise already through another optimizer; "
+                    f"use exclude= in one of the two"
+                )
+            if member.key in keys:
+                raise ValueError(
+                    f"another optimizer draws the same noise for {member.name!r} (seed "
+                    f"{noise.seed}); give one of them namespace= or another seed"
+                )
+
+
+class Noise:
+    """The noise on one optimizer; made by `attach`."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        sigma: float,
+        relative: bool,
+        law: Law,
+        taps: Taps,
+        seed: int,
+        schedule: Schedule | str | None,
+        exclude: Exclude,
+        model: torch.nn.Module | None,
+        namespace: str,
+    ) -> None:
+        self._optimizer = weakref.ref(optimizer)  # whose hooks keep this handle alive
+        self.law, self.taps, self.seed, self.namespace = law, taps, seed, namespace
+        self.relative = relative
+        self.step_count = 0
+        self.clock = 0.0
+        """Progress along a valley: Σησ²/(1−momentum) for SGD, Σησ for adaptive optimizers."""
+        self.attached = False
+        self.paused = False
+        self._sigma = sigma
+        self._schedule, self._exclude, self._model = schedule, exclude, model
+        self._inside_clean = False
+        self._first_lr = [float(group["lr"]) for group in optimizer.param_groups]
+        self._members = self._find_members()
+        self._adder = Adder(self._members, law)
+        self._removers: list[Callable[[], None]] = []
+        self._measure()
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer that the noise is attached to."""
+        optimizer = self._optimizer()
+        if optimizer is None:
+            raise ReferenceError("the optimizer of this noise is gone")
+        return optimizer
+
+    # Setting up and saving
+
+    def _find_members(self) -> list[Member]:
+        names = group_names(self.optimizer, self._model)
+        return find_members(
+            self.optimizer, names, self._exclude, self.seed, self.namespace, self.taps
+        )
+
+    def _measure(self) -> None:
+        for member in self._members:
+            member.scale = rms(member.parameter) if self.relative else 1.0
+
+    def _begin(self) -> None:
+        states = saved.states_of(self.optimizer.param_groups)
+        if states:
+            self._check_states(states)
+        check_ranks_agree(self._agreement(states))
+        hooks = [
+            self.optimizer.register_step_pre_hook(self._before_step),
+            self.optimizer.register_step_post_hook(self._after_step),
+            self.optimizer.register_state_dict_post_hook(self._save),
+            self.optimizer.register_load_state_dict_pre_hook(self._before_load),
+            self.optimizer.register_load_state_dict_post_hook(self._load),
+        ]
+        self._removers = [hook.remove for hook in hooks]
+        self.attached = True
+        _live.add(self)
+        if states:
+            self._load(self.optimizer)
+        self._log()
+
+    def _agreement(self, states: Sequence[Any]) -> dict[str, Any]:
+        """What all ranks must have alike, with the state that is about to be taken over."""
+        agreed = ("version", "law", "taps", "namespace", "seed", "sigma", "step")
+        state = states[0] if states else self._common_state()
+        return {key: state[key] for key in agreed} | {"names": [m.name for m in self._members]}
+
+    def _log(self) -> None:
+        ratios = [
+            self._sigma_of(member) / size
+            for member in self._members
+            if (size := rms(member.parameter)) > 0
+        ]
+        if not ratios:
+            return
+        low, middle, high = min(ratios), median(ratios), max(ratios)
+        log.info(
+            "noise on %d tensors, seed %d: sigma/rms from %.3g to %.3g, median %.3g",
+            len(self._members), self.seed, low, high, middle,
+        )  # fmt: skip
+        if high > 1:
+            log.warning(
+                "sigma is up to %.3g times the root mean square of a tensor: the noise drowns its "
+                "weights; consider a smaller sigma, relative=True or exclude=", high,
+            )  # fmt: skip
+
+    def _common_state(self) -> dict[str, Any]:
+        return {
+            "version": STREAM_VERSION,
+            "law": str(self.law),
+            "taps": list(self.taps),
+            "namespace": self.namespace,
+            "relative": self.relative,
+            "seed": self.seed,
+            "sigma": self._sigma,
+            "step": self.step_count,
+            "clock": self.clock,
+        }
+
+    def group_states(self) -> list[dict[str, Any]]:
+        """What a checkpoint keeps of the noise, one dictionary for each param group."""
+        common = self._common_state()
+        return [
+            saved.group_state(common, [m for m in self._members if m.group == index])
+            for index in range(len(self.optimizer.param_groups))
+        ]
+
+    def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        for group, state in zip(state_dict["param_groups"], self.group_states(), strict=True):
+            group[saved.KEY] = state
+
+    def _check_states(self, states: Sequence[Any]) -> None:
+        current = self.group_states()
+        if len(states) != len(current):
+            raise ValueError(
+                f"the checkpoint has {len(states)} param groups with noise, "
+                f"this optimizer {len(current)}"
+            )
+        for state, own in zip(states, current, strict=True):
+            saved.check_group_state(state, own)
+
+    def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        self._refuse_inside_clean("load_state_dict")
+        self._refresh_members()
+        states = saved.states_of(state_dict["param_groups"])
+        if states:
+            self._check_states(states)
+        check_ranks_agree(self._agreement(states) | {"noise in the checkpoint": bool(states)})
+
+    def _load(self, optimizer: Optimizer) -> None:
+        """Take over the state that loading has left in the live param groups."""
+        states = [group.pop(saved.KEY, None) for group in optimizer.param_groups]
+        if None in states:
+            log.warning("the checkpoint has no noise in it: its weights are taken to be clean")
+            self.reset()
+            return
+        first = states[0]
+        if first["seed"] != self.seed:
+            self.seed = first["seed"]
+            self._members = self._find_members()
+        self._sigma, self.step_count = first["sigma"], first["step"]
+        self.clock = first["clock"]
+        for index, state in enumerate(states):
+            own = [member for member in self._members if member.group == index]
+            for member, scale, sigmas in zip(own, state["scales"], state["sigmas"], strict=True):
+                member.scale, member.sigmas = scale, list(sigmas)
+        self._adder = Adder(self._members, self.law)
+
+    # Every step
+
+    def _refresh_members(self) -> None:
+        """Take in parameters that add_param_group has brought since the last step."""
+        listed = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        known = {id(member.parameter) for member in self._members}
+        if known <= listed and len(self._first_lr) == len(self.optimizer.param_groups):
+            return
+        before = {id(member.parameter): member for member in self._members}
+        members = self._find_members()
+        for i, member in enumerate(members):
+            old = before.get(id(member.parameter))
+            if old is not None:
+                members[i] = old
+            elif self.relative:
+                member.scale = rms(member.parameter)
+        self._members = members
+        self._adder = Adder(members, self.law)
+        new_groups = self.optimizer.param_groups[len(self._first_lr) :]
+        self._first_lr += [float(group["lr"]) for group in new_groups]
+
+    def _factor(self, group: int) -> float:
+        if self._schedule == "lr":
+            first = self._first_lr[group]
+            return float(self.optimizer.param_groups[group]["lr"]) / first if first else 0.0
+        assert not isinstance(self._schedule, str)
+        return factor(self._schedule, self.step_count + 1)
+
+    def _sigma_of(self, member: Member) -> float:
+        """σ of the member's next draw."""
+        own = self.optimizer.param_groups[member.group].get("sigma", self._sigma)
+        return check_sigma(own) * self._factor(member.group) * member.scale
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._refuse_inside_clean("optimizer.step()")
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "noise cannot be captured in a CUDA graph: every replay would repeat one draw"
+            )
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Add ε to every member, with or without a gradient, if the optimizer made a step."""
+        if self.paused or all(float(group["lr"]) == 0 for group in optimizer.param_groups):
+            return
+        found_inf = getattr(optimizer, "found_inf", None)  # a fused step that GradScaler skips
+        if found_inf is not None and float(found_inf) > 0:
+            return
+        self._refresh_members()
+        sigmas = [[self._sigma_of(member), *member.sigmas] for member in self._members]
+        coefficients = [injection_coefficients(self.taps, row) for row in sigmas]
+        self._adder.add(self.step_count + 1, coefficients)
+        self.step_count += 1
+        for member, row in zip(self._members, sigmas, strict=True):
+            member.sigmas = row[: len(self.taps) - 1]
+        self._advance_clock([row[0] for row in sigmas])
+
+    def _advance_clock(self, sigmas: Sequence[float]) -> None:
+        """Mean progress over all elements that take noise."""
+        total = elements = 0.0
+        for member, sigma in zip(self._members, sigmas, strict=True):
+            group = self.optimizer.param_groups[member.group]
+            rate = float(group["lr"])
+            adaptive = "betas" in group or "alpha" in group or "lr_decay" in group
+            momentum = float(group.get("momentum", 0) or 0)
+            progress = rate * sigma if adaptive else rate * sigma**2 / (1 - momentum)
+            total += progress * member.parameter.numel()
+            elements += member.parameter.numel()
+        self.clock += total / elements if elements else 0.0
+
+    # What users call
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation (or its ratio to the rms) of the draws to come."""
+        return self._sigma
+
+    @sigma.setter
+    def sigma(self, value: float) -> None:
+        self._sigma = check_sigma(value)
+
+    @property
+    def removable(self) -> bool:
+        """Whether clean weights exist: the taps sum to zero."""
+        return telescopes(self.taps)
+
+    def _refuse_inside_clean(self, what: str) -> None:
+        if self._inside_clean:
+            raise RuntimeError(f"{what} inside clean(): the weights are clean here; leave it first")
+
+    def _carried(self) -> list[list[float]]:
+        if not self.removable:
+            raise ValueError(
+                f"taps {self.taps} do not sum to zero: there are no clean weights to go back to"
+            )
+        return [carried_coefficients(self.taps, member.sigmas) for member in self._members]
+
+    def _member(self, parameter: Tensor) -> Member:
+        for member in self._members:
+            if member.parameter is parameter:
+                return member
+        raise KeyError("this parameter takes no noise here")
+
+    def injected(self, parameter: Tensor) -> Tensor:
+        """The noise that `parameter` carries now: w − z."""
+        member = self._member(parameter)
+        coefficients = self._carried()[self._members.index(member)]
+        total = torch.zeros_like(parameter.detach())
+        Adder([replace(member, parameter=total)], self.law).add(self.step_count, [coefficients])
+        return total
+
+    @contextmanager
+    def clean(self, recalibrate: Iterable[Any] | None = None) -> Iterator[None]:
+        """Inside, the weights are the clean z = w − ξ; after, they are w again, bit for bit.
+
+        With `recalibrate`, an iterable of batches, the BatchNorm statistics are estimated anew at z
+        (needs `model=` in attach) and are what they were, after. Costs a copy of the weights.
+        """
+        self._refuse_inside_clean("clean()")
+        coefficients = [[-c for c in row] for row in self._carried()]
+        if recalibrate is not None and self._model is None:
+            raise ValueError("recalibrate needs the model: attach(..., model=model)")
+        kept = [member.parameter.detach().clone() for member in self._members]
+        buffers = _batchnorm_buffers(self._model) if recalibrate is not None else []
+        self._adder.add(self.step_count, coefficients)
+        versions = [local_part(member.parameter)[0]._version for member in self._members]
+        self._inside_clean = True
+        try:
+            if recalibrate is not None:
+                torch.optim.swa_utils.update_bn(recalibrate, self._model)  # type: ignore[arg-type]
+            yield
+        finally:
+            self._inside_clean = False
+            changed = [
+                member.name
+                for member, version in zip(self._members, versions, strict=True)
+                if local_part(member.parameter)[0]._version != version
+            ]
+            with torch.no_grad():
+                for member, w in zip(self._members, kept, strict=True):
+                    member.parameter.copy_(w)
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+            if changed:
+                warnings.warn(
+                    f"changed inside clean() and set back after it: {', '.join(changed)}",
+                    stacklevel=3,
+                )
+
+    def stop(self, remove: bool = True) -> None:
+        """Take the noise out of the weights (unless `remove=False`) and detach."""
+        self._refuse_inside_clean("stop()")
+        if not self.attached:
+            return
+        if remove:
+            self._adder.add(self.step_count, [[-c for c in row] for row in self._carried()])
+        self.reset()
+        for remover in self._removers:
+            remover()
+        self.attached = False
+
+    def reset(self) -> None:
+        """Say that the weights were just replaced by clean ones: they carry no draw."""
+        for member in self._members:
+            member.sigmas = [0.0] * (len(self.taps) - 1)
+
+    def rescale(self) -> None:
+        """Measure the tensors' root mean squares again, for the draws to come (relative σ)."""
+        if not self.relative:
+            raise ValueError("rescale() is for relative=True; sigma is absolute here")
+        self._measure()
+
+    def pause(self) -> None:
+        """Add nothing and count no step until resume(); the weights keep what they carry."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on after pause()."""
+        self.paused = False
+
+    def __repr__(self) -> str:
+        names = {member.name for member in self._members}
+        rows = [name for group in group_names(self.optimizer, self._model) for name in group]
+        left_out = [name for name in rows if name not in names]
+        lines = [
+            f"Noise(law={self.law}, taps={self.taps}, sigma={self._sigma}"
+            f"{' relative' if self.relative else ''}, seed={self.seed}, step={self.step_count})",
+            *(
+                f"  {m.name} {tuple(m.parameter.shape)}: sigma {self._sigma_of(m):.3g}"
+                for m in self._members
+            ),
+            f"  excluded: {', '.join(left_out) or 'none'}",
+            "  0 bytes per parameter",
+        ]
+        return "\n".join(lines)
+
+
+def _batchnorm_buffers(model: torch.nn.Module | None) -> list[tuple[Tensor, Tensor]]:
+    assert model is not None
+    return [
+        (buffer, buffer.clone())
+        for module in model.modules()
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+        for buffer in module.buffers(recurse=False)
+    ]

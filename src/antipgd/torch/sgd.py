@@ -1,0 +1,52 @@
+"""Anti-PGD as an optimizer of its own: torch's SGD with the noise attached."""
+
+from typing import Any
+
+import torch
+from antipgd.torch.handle import attach, attach_copy
+from antipgd.torch.members import group_names
+
+
+class AntiPGD(torch.optim.SGD):
+    """`torch.optim.SGD` plus anticorrelated noise; `.noise` is the handle that `attach` gives.
+
+    `sigma` and the other arguments of `attach` come by keyword, as do those of SGD.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        sigma: float,
+        momentum: float = 0,
+        *,
+        relative: bool = False,
+        law: Any = "gaussian",
+        taps: Any = (1.0, -1.0),
+        seed: int | None = None,
+        schedule: Any = None,
+        exclude: Any = None,
+        model: torch.nn.Module | None = None,
+        namespace: str = "",
+        **sgd: Any,
+    ) -> None:
+        super().__init__(params, lr=lr, momentum=momentum, **sgd)
+        if model is not None:  # names that survive a copy
+            for group, names in zip(self.param_groups, group_names(self, model), strict=True):
+                group["param_names"] = names
+        self._noise_settings = {
+            "relative": relative, "law": law, "taps": taps, "schedule": schedule,
+            "exclude": exclude, "namespace": namespace,
+        }  # fmt: skip
+        self.noise = attach(self, sigma, seed=seed, model=model, **self._noise_settings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        states = self.noise.group_states() if self.noise.attached else []
+        own = {"_noise_settings": self._noise_settings, "_noise_states": states}
+        return {**super().__getstate__(), **own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        states = self.__dict__.pop("_noise_states", None)
+        if states is not None:  # a copy; load_state_dict calls this too, but has hooks
+            self.noise = attach_copy(self, states, **self._noise_settings)

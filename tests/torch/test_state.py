@@ -1,0 +1,427 @@
+"""Saving, resuming, clean weights: bitwise where nothing but copying happens."""
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from training import SEED, batch, flat, make_model, train
+
+import torch
+from antipgd.noise import Cosine
+from antipgd.torch import AntiPGD, attach, clean_state_dict
+
+SETTINGS = {
+    "constant": {},
+    "scheduled": {"schedule": Cosine(0, 12)},
+    "long taps": {"taps": (1.0, -0.3, -0.7)},
+    "no clean weights": {"taps": (1.0, -0.9)},
+    "relative": {"relative": True},
+    "rademacher": {"law": "rademacher"},
+}
+
+
+def make(**settings):
+    model = make_model(torch.float32)
+    groups = [
+        {"params": list(model[0].named_parameters("0")), "lr": 0.05},
+        {"params": list(model[2:].named_parameters("rest")), "lr": 0.02, "sigma": 0.03},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=0.05, momentum=0.9)
+    return model, optimizer, attach(optimizer, sigma=0.1, seed=SEED, **settings)
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("at", [0, 1, 2, 7])
+@pytest.mark.parametrize("order", ["attach, load", "load, attach"])
+def test_resume_is_bitwise(settings, at, order):
+    model, optimizer, noise = make(**settings)
+    train(model, optimizer, 12)
+    whole = flat(model)
+    clock = noise.clock
+    noise.stop(remove=False)
+
+    model, optimizer, noise = make(**settings)
+    train(model, optimizer, at)
+    if noise.removable:
+        with noise.clean():
+            pass
+    saved = through_a_file({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    noise.stop(remove=False)
+
+    model, optimizer, noise = make(**settings)
+    model.load_state_dict(saved["model"])
+    if order == "load, attach":
+        noise.stop(remove=False)
+        optimizer.load_state_dict(saved["optimizer"])
+        noise = attach(optimizer, sigma=0.7, seed=1, **settings)  # the checkpoint's values win
+    else:
+        optimizer.load_state_dict(saved["optimizer"])
+    assert noise.step_count == at
+    assert noise.sigma == 0.1
+    assert "antipgd" not in optimizer.param_groups[0]
+    train(model, optimizer, 12 - at)
+    assert np.array_equal(flat(model), whole)
+    assert noise.clock == pytest.approx(clock, rel=1e-12)
+
+
+def test_saved_state_is_small_and_plain():
+    model, optimizer, _ = make()
+    train(model, optimizer, 2)
+    state = optimizer.state_dict()["param_groups"][0]["antipgd"]
+    assert state["names"] == ["0.weight", "0.bias"]
+    assert len(pickle.dumps(state)) < 1000
+    assert "antipgd" not in optimizer.param_groups[0]
+
+
+def test_clean_weights_from_files_alone():
+    for settings in ({}, {"taps": (1.0, -0.3, -0.7)}, {"law": "student-t:5", "namespace": "a"}):
+        model = make_model(torch.float32)
+        optimizer = torch.optim.AdamW(model.named_parameters(), lr=0.01)
+        noise = attach(optimizer, sigma=0.1, seed=SEED, **settings)
+        train(model, optimizer, 5)
+        weights = {f"module.{k}": v.clone() for k, v in model.state_dict().items()}
+        clean = clean_state_dict(weights, through_a_file(optimizer.state_dict()))
+        with noise.clean():
+            for name, parameter in model.named_parameters():
+                assert torch.equal(clean[f"module.{name}"], parameter)
+                assert not torch.equal(weights[f"module.{name}"], parameter)
+        noise.stop()
+
+
+def test_clean_state_dict_says_what_is_missing():
+    model, optimizer, noise = make()
+    with pytest.raises(ValueError, match=r"no 'rest.2.weight' of shape \(8,\)"):
+        clean_state_dict(model.state_dict(), optimizer.state_dict())
+    noise.stop()
+    with pytest.raises(ValueError, match="has no noise in it"):
+        clean_state_dict(model.state_dict(), optimizer.state_dict())
+    pgd = attach(optimizer, sigma=0.1, taps=(1,))
+    with pytest.raises(ValueError, match="do not sum to zero"):
+        clean_state_dict(model.state_dict(), optimizer.state_dict())
+    pgd.stop(remove=False)
+
+
+def test_clean_is_z_inside_and_bitwise_w_after():
+    model, optimizer, noise = make()
+    train(model, optimizer, 6)
+    w = flat(model)
+    carried = torch.cat([noise.injected(p).reshape(-1) for p in model.parameters()]).numpy()
+    with noise.clean():
+        assert np.array_equal(flat(model), w - carried)
+        assert np.abs(carried).max() > 0.1
+    assert np.array_equal(flat(model), w)
+    with pytest.raises(ZeroDivisionError), noise.clean():
+        raise ZeroDivisionError
+    assert np.array_equal(flat(model), w)
+    train(model, optimizer, 1)
+
+
+def test_what_is_refused_inside_clean():
+    model, optimizer, noise = make()
+    train(model, optimizer, 2)
+    w, state = flat(model), optimizer.state_dict()
+    with noise.clean():
+        for call in (
+            optimizer.step,
+            lambda: optimizer.load_state_dict(state),
+            noise.stop,
+            lambda: noise.clean().__enter__(),
+        ):
+            with pytest.raises(RuntimeError, match=r"inside clean\(\)"):
+                call()
+    assert np.array_equal(flat(model), w)
+    assert noise.step_count == 2
+
+
+def test_a_weight_changed_inside_clean_is_reported():
+    model, optimizer, noise = make()
+    train(model, optimizer, 2)
+    w = flat(model)
+
+    def meddle():
+        with noise.clean(), torch.no_grad():
+            model[0].bias.add_(1)
+
+    with pytest.warns(UserWarning, match=r"changed inside clean\(\).*: 0.bias$"):
+        meddle()
+    assert np.array_equal(flat(model), w)
+
+
+def test_stop_leaves_z_after_a_sigma_that_changed_every_step():
+    for taps in ((1.0, -1.0), (1.0, -0.5, -0.5)):
+        model, optimizer, noise = make(taps=taps)
+        start = flat(model)
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-30  # counted, but moves nothing
+        for step in range(20):
+            noise.sigma = 0.01 * (step + 1)
+            optimizer.param_groups[1]["sigma"] = 0.3 / (step + 1)
+            train(model, optimizer, 1)
+        assert np.abs(flat(model) - start).max() > 0.1
+        noise.stop()
+        assert np.abs(flat(model) - start).max() < 1e-5
+        train(model, optimizer, 1)
+        assert np.abs(flat(model) - start).max() < 1e-5
+        noise.stop()  # twice is harmless
+
+
+def test_a_backward_through_an_older_graph_fails_loudly():
+    model, optimizer, noise = make()
+    x, y = batch(torch.float32)
+    loss = ((model(x) - y) ** 2).mean()
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-3
+    optimizer.step()  # no gradients: only our noise changes the weights
+    assert noise.step_count == 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    loss = ((model(x) - y) ** 2).mean()
+    with noise.clean():
+        pass
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_no_clean_weights_without_telescoping():
+    model, optimizer, noise = make(taps=(1.0, -0.9))
+    train(model, optimizer, 2)
+    assert not noise.removable
+    for call in (lambda: noise.clean().__enter__(), noise.stop,
+                 lambda: noise.injected(model[0].weight)):  # fmt: skip
+        with pytest.raises(ValueError, match=r"taps \(1.0, -0.9\) do not sum to zero"):
+            call()
+    noise.stop(remove=False)
+    assert not noise.attached
+
+
+def test_pause_resume_and_reset():
+    model, optimizer, noise = make()
+    train(model, optimizer, 2)
+    noise.pause()
+    carried = noise.injected(model[0].weight).clone()
+    train(model, optimizer, 3)
+    assert noise.step_count == 2
+    assert torch.equal(noise.injected(model[0].weight), carried)
+    noise.resume()
+    train(model, optimizer, 1)
+    assert noise.step_count == 3
+    with noise.clean():
+        clean = copy.deepcopy(model.state_dict())
+    model.load_state_dict(clean)
+    noise.reset()
+    before = flat(model)
+    with noise.clean():
+        assert np.array_equal(flat(model), before)
+
+
+def test_batchnorm_is_recalibrated_inside_and_restored_after():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8))
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    x, _ = batch(torch.float32)
+    noise = attach(optimizer, sigma=0.5, model=model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    before = copy.deepcopy(model.state_dict())
+    with noise.clean(recalibrate=[x]):
+        hidden = model[0](x)
+        assert torch.allclose(model[1].running_mean, hidden.mean(0), atol=1e-6)
+        assert torch.allclose(model[1].running_var, hidden.var(0), atol=1e-5)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    noise.stop()
+    with pytest.raises(ValueError, match="recalibrate needs the model"):
+        attach(optimizer, sigma=0.5).clean(recalibrate=[x]).__enter__()
+
+
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+def test_anti_pgd_survives_copies(make_copy):
+    model = make_model(torch.float32)
+    optimizer = AntiPGD(model.parameters(), 0.05, 0.1, 0.9, model=model, seed=SEED, law="uniform")
+    train(model, optimizer, 3)
+    both = make_copy({"model": model, "optimizer": optimizer})
+    train(model, optimizer, 4)
+    train(both["model"], both["optimizer"], 4)
+    assert np.array_equal(flat(both["model"]), flat(model))
+    assert both["optimizer"].noise.step_count == 7
+    optimizer.noise.stop()
+    both["optimizer"].noise.stop()
+    assert np.array_equal(flat(both["model"]), flat(model))
+
+
+def test_a_checkpoint_without_noise_means_clean_weights(caplog):
+    model, optimizer, noise = make()
+    plain = copy.deepcopy(optimizer.state_dict())
+    for group in plain["param_groups"]:
+        del group["antipgd"]
+    train(model, optimizer, 2)
+    optimizer.load_state_dict(plain)
+    assert "taken to be clean" in caplog.text
+    w = flat(model)
+    with noise.clean():
+        assert np.array_equal(flat(model), w)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"law": "laplace"}, "its law is 'laplace'.*this optimizer's is 'gaussian'"),
+        ({"taps": [1.0]}, r"its taps is \[1.0\]"),
+        ({"version": 99}, "its version is 99"),
+        ({"names": ["a", "b"]}, r"its names is \['a', 'b'\]"),
+        ({"shapes": [[8, 7], [8]]}, "its shapes is"),
+    ],
+)
+def test_a_checkpoint_of_other_noise_is_refused_and_changes_nothing(change, message):
+    model, optimizer, noise = make()
+    train(model, optimizer, 3)
+    state = copy.deepcopy(optimizer.state_dict())
+    state["param_groups"][0]["antipgd"] |= change
+    state["param_groups"][0]["lr"] = 123.0
+    before, w = optimizer.state_dict(), flat(model)
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["lr"] == 0.05
+    assert optimizer.state_dict()["param_groups"] == before["param_groups"]
+    assert np.array_equal(flat(model), w)
+    noise.stop(remove=False)
+    optimizer.load_state_dict(state)  # without noise nobody minds
+    with pytest.raises(ValueError, match=message):
+        attach(optimizer, sigma=0.1)
+
+
+@pytest.mark.parametrize("sigma", [-1, float("nan"), float("inf"), "0.1", None])
+def test_bad_sigma(sigma):
+    optimizer = torch.optim.SGD(make_model().named_parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="sigma must be a finite number >= 0"):
+        attach(optimizer, sigma=sigma)
+    optimizer.param_groups[0]["sigma"] = sigma
+    with pytest.raises(ValueError, match="sigma of a param group must be"):
+        attach(optimizer, sigma=0.1)
+    del optimizer.param_groups[0]["sigma"]
+    noise = attach(optimizer, sigma=0.1)
+    with pytest.raises(ValueError, match="sigma must be"):
+        noise.sigma = sigma
+    assert noise.sigma == 0.1
+
+
+def test_other_bad_input():
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    with pytest.raises(TypeError, match=r"needs a torch.optim.Optimizer; got Sequential"):
+        attach(model, sigma=0.1)
+    with pytest.raises(
+        ValueError, match="schedule must be a function of the step or 'lr'; got 'cos'"
+    ):
+        attach(optimizer, sigma=0.1, schedule="cos")
+    with pytest.raises(ValueError, match="unknown law 'normal'"):
+        attach(optimizer, sigma=0.1, law="normal")
+    with pytest.raises(ValueError, match="taps must be"):
+        attach(optimizer, sigma=0.1, taps=())
+    noise = attach(optimizer, sigma=0.1)
+    with pytest.raises(ValueError, match="has noise already; stop"):
+        attach(optimizer, sigma=0.1)
+    other = torch.optim.SGD([("x", model[0].weight)], lr=0.1)
+    with pytest.raises(ValueError, match=r"'0.weight' has noise already through another optimizer"):
+        attach(other, sigma=0.1)
+    second = make_model()
+    another = torch.optim.SGD(second.named_parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"draws the same noise for '0.weight'.*namespace="):
+        attach(another, sigma=0.1, seed=noise.seed)
+    attach(another, sigma=0.1, seed=noise.seed, namespace="second")
+    with pytest.raises(ValueError, match=r"rescale\(\) is for relative=True"):
+        noise.rescale()
+    with pytest.raises(KeyError, match="takes no noise"):
+        noise.injected(second[0].weight)
+    noise.stop()
+    attach(optimizer, sigma=0.1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        (torch.float16, "autocast"),
+        (torch.bfloat16, "autocast"),
+        (torch.complex64, "float32 and float64; 'w' is torch.complex64"),
+    ],
+)
+def test_weights_of_other_types_are_refused(dtype, message):
+    w = torch.nn.Parameter(torch.ones(3, dtype=dtype))
+    with pytest.raises(TypeError, match=message):
+        attach(torch.optim.SGD([("w", w)], lr=0.1), sigma=0.1)
+
+
+def test_two_parameters_of_one_name_are_refused():
+    a, b = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([("w", a), ("module.w", b)], lr=0.1)
+    with pytest.raises(ValueError, match="two parameters have the name 'w'"):
+        attach(optimizer, sigma=0.1)
+
+
+def test_a_garbage_optimizer_does_not_stand_in_the_way():
+    for _ in range(3):
+        model = make_model()
+        optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+        optimizer.me = optimizer  # garbage that only the collector finds
+        attach(optimizer, sigma=0.1, seed=1)
+        del model, optimizer
+
+
+def test_capture_in_a_cuda_graph_is_refused(monkeypatch):
+    model, optimizer, noise = make()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    w = flat(model)
+    with pytest.raises(RuntimeError, match="every replay would repeat one draw"):
+        optimizer.step()
+    assert np.array_equal(flat(model), w)
+    assert noise.step_count == 0
+
+
+MEMORY = """
+import resource, torch
+from antipgd.torch import attach
+
+def noisy(size):
+    w = torch.nn.Parameter(torch.ones(size))
+    optimizer = torch.optim.SGD([("w", w)], lr=0.1)
+    return optimizer, attach(optimizer, sigma=0.1, namespace=str(size))
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+small, noise = noisy(10_000)
+small.step()
+with noise.clean():
+    pass
+optimizer, noise = noisy(100_000_000)
+begin = peak()
+for _ in range(3):
+    optimizer.step()
+middle = peak()
+with noise.clean():
+    pass
+print((middle - begin) / 1e8, (peak() - middle) / 1e8)
+"""
+
+
+def test_zero_bytes_per_parameter_and_four_inside_clean():
+    result = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True
+    )
+    stepping, inside_clean = map(float, result.stdout.split())
+    assert stepping < 0.05
+    assert 3.5 < inside_clean < 4.5
