@@ -20,8 +20,8 @@ from statistics import median
 
 import numba
 import numpy as np
-
 import torch
+
 from antipgd.noise import stream_key
 from antipgd.noise.inplace import Targets
 

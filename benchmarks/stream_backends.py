@@ -54,6 +54,7 @@ def _halves(value):
 
 def torch_backend(key, step, first_block, blocks, law):
     import torch
+
     from antipgd.torch import kernel
 
     words = kernel.philox(first_block + torch.arange(blocks), key, step)
@@ -115,6 +116,7 @@ def jax_backend(key, step, first_block, blocks, law):
 
 def triton_backend(key, step, first_block, blocks, law):
     import torch
+
     from antipgd.noise import inplace
     from stream_triton import philox_kernel
 

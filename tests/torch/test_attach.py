@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from training import SEED, batch, draw_for, flat, make_model, reference, train
+import torch
 
 import antipgd.torch
-import torch
 from antipgd.noise import ANTI, Cosine, Window
 from antipgd.torch import attach
 from stream_backends import LAWS
+from training import SEED, batch, draw_for, flat, make_model, reference, train
 
 OPTIMIZERS = {
     "sgd": lambda p, **k: torch.optim.SGD(p, lr=0.05, **k),

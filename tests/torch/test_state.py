@@ -8,11 +8,11 @@ import sys
 
 import numpy as np
 import pytest
-from training import SEED, batch, flat, make_model, train
-
 import torch
+
 from antipgd.noise import Cosine
 from antipgd.torch import AntiPGD, attach, clean_state_dict
+from training import SEED, batch, flat, make_model, train
 
 SETTINGS = {
     "constant": {},
@@ -391,8 +391,8 @@ def test_capture_in_a_cuda_graph_is_refused(monkeypatch):
     assert noise.step_count == 0
 
 
-MEMORY = """
-import resource, torch
+MEMORY = r"""
+import re, torch
 from antipgd.torch import attach
 
 def noisy(size):
@@ -400,8 +400,8 @@ def noisy(size):
     optimizer = torch.optim.SGD([("w", w)], lr=0.1)
     return optimizer, attach(optimizer, sigma=0.1, namespace=str(size))
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def peak():  # not ru_maxrss, which a process inherits from the one that started it
+    return int(re.search(r"VmHWM:\s*(\d+)", open("/proc/self/status").read())[1]) * 1024
 
 small, noise = noisy(10_000)
 small.step()

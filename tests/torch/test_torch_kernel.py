@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import torch
 from antipgd.noise import as_law, stream_key
 from antipgd.noise.injection import combine
 from antipgd.noise.placement import Shard

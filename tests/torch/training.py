@@ -1,8 +1,8 @@
 """Small networks, and the reference trajectory of an optimizer with noise."""
 
 import numpy as np
-
 import torch
+
 from antipgd.noise import ANTI, draws
 from antipgd.noise.reference import perturbed
 

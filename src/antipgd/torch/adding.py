@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from antipgd.noise.laws import Law
 from antipgd.noise.placement import Shard
 from antipgd.torch import kernel
 from antipgd.torch.members import Member
 from antipgd.torch.parts import local_part
-from torch import Tensor
 
 log = logging.getLogger("antipgd")
 

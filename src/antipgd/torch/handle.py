@@ -15,9 +15,10 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
-import torch
 from antipgd.noise import ANTI, STREAM_VERSION, Law, Schedule, as_law, as_taps
 from antipgd.noise.injection import carried_coefficients, check_sigma, injection_coefficients
 from antipgd.noise.schedules import factor
@@ -26,7 +27,6 @@ from antipgd.torch import saved
 from antipgd.torch.adding import Adder
 from antipgd.torch.members import Exclude, Member, find_members, group_names, rms
 from antipgd.torch.parts import check_ranks_agree, common_seed, local_part
-from torch import Tensor
 
 log = logging.getLogger("antipgd")
 _live: "weakref.WeakSet[Noise]" = weakref.WeakSet()

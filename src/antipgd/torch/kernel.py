@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from math import prod
 
 import torch
+from torch import Tensor
+
 from antipgd.noise.laws import Law
 from antipgd.noise.placement import Shard, row_major_strides
 from antipgd.noise.stream import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL
 from antipgd.noise.transforms import Lanes, unit_draws
-from torch import Tensor
 
 CHUNK = 2**20  # elements at a time, which bounds the temporaries
 _LOW = 0xFFFFFFFF

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
-import torch
 from antipgd.noise import canonical_name, stream_key
 from antipgd.noise.taps import Taps
 from antipgd.torch.parts import full_value
-from torch import Tensor
 
 Predicate = Callable[[str, Tensor], bool]
 Exclude = str | Predicate | Iterable[str | Predicate] | None

@@ -7,11 +7,11 @@ are not used: their draws depend on the sharding.
 
 from typing import Any
 
-import torch.distributed as dist
-
 import torch
-from antipgd.noise.placement import Shard
+import torch.distributed as dist
 from torch import Tensor
+
+from antipgd.noise.placement import Shard
 
 
 def is_sharded(parameter: Tensor) -> bool:

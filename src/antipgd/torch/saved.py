@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from antipgd.noise import STREAM_VERSION, as_law, as_taps, canonical_name, stream_key
 from antipgd.noise.injection import carried_coefficients
 from antipgd.noise.taps import telescopes
 from antipgd.torch import kernel
 from antipgd.torch.members import Member
-from torch import Tensor
 
 KEY = "antipgd"
 

@@ -1,0 +1,266 @@
+"""What each rank of a torchrun job does in test_distributed.py: ranks.py SCENARIO,… FOLDER."""
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from antipgd.noise import draws
+from antipgd.torch import attach
+
+SEED, SIGMA, STEPS = 5, 0.05, 50
+SHAPES = [(7, 6), (7,), (5, 7), (5,), (1, 5), (1,)]  # nothing divides by 2, 3 and 4
+
+
+def make_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 7), torch.nn.Tanh(), torch.nn.Linear(7, 5), torch.nn.Tanh(),
+        torch.nn.Linear(5, 1),
+    )  # fmt: skip
+
+
+def even_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 12), torch.nn.Tanh(),
+        torch.nn.Linear(12, 4),
+    )  # fmt: skip
+
+
+def batch():
+    x = torch.randn(24, 6, generator=torch.Generator().manual_seed(1))
+    return x, x[:, :1].sin()
+
+
+def train(model, optimizer, steps, rank=0, ranks=1):
+    x, y = batch()
+    x, y = x[rank::ranks], y[rank::ranks]
+    for _ in range(steps):
+        optimizer.zero_grad()
+        ((model(x) - y) ** 2).mean().backward()
+        optimizer.step()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.named_parameters(), lr=0.05, momentum=0.9)
+
+
+def full(tensor):
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu()
+
+
+def check_noise(model, noise, step, law="gaussian"):
+    """The gathered injected noise is bitwise the one that a single process has."""
+    for name, parameter in model.named_parameters():
+        name = name.removeprefix("module.")
+        xi = draws(SEED, name, step, 0, parameter.numel(), law).reshape(parameter.shape)
+        carried = full(noise.injected(parameter)).numpy()
+        assert np.array_equal(carried, np.float32(SIGMA) * xi), name
+
+
+def check_weights(model, expected, tolerance=1e-5):
+    for name, parameter in model.named_parameters():
+        difference = (full(parameter) - expected[name.removeprefix("module.")]).abs().max()
+        assert difference < tolerance, (name, difference)
+
+
+def single(make, steps=STEPS, law="gaussian"):
+    """The weights of one process that sees all the data."""
+    model = make()
+    optimizer = sgd(model)
+    noise = attach(optimizer, SIGMA, seed=SEED, namespace="", law=law)
+    train(model, optimizer, steps)
+    noise.stop(remove=False)
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def ddp(rank, ranks, folder):
+    expected = single(make_model)
+    model = DistributedDataParallel(make_model())
+    optimizer = sgd(model)
+    noise = attach(optimizer, SIGMA, seed=SEED)
+    train(model, optimizer, STEPS, rank, ranks)
+    check_noise(model, noise, STEPS)
+    check_weights(model, expected)
+    noise.stop()
+    torch.manual_seed(100 + rank)  # ranks differ, as data loading often wants; rank 0's counts
+    assert attach(optimizer, SIGMA).seed == 100
+
+
+def sharded(rank, ranks, make=make_model, law="gaussian", tolerance=1e-5, **options):
+    expected = single(make, law=law)
+    model = make()
+    for layer in model:
+        fully_shard(layer, **options)
+    fully_shard(model, **options)
+    optimizer = sgd(model)
+    noise = attach(optimizer, SIGMA, seed=SEED, law=law)
+    train(model, optimizer, STEPS, rank, ranks)
+    check_noise(model, noise, STEPS, law)
+    check_weights(model, expected, tolerance)
+    before = [full(p) for p in model.parameters()]
+    with noise.clean():
+        pass
+    assert all(torch.equal(full(p), w) for p, w in zip(model.parameters(), before, strict=True))
+    noise.stop()
+
+
+def fsdp(rank, ranks, folder):
+    for law in ("gaussian", "rademacher", "student-t:5"):
+        sharded(rank, ranks, law=law)
+
+
+def fsdp_options(rank, ranks, folder):
+    sharded(rank, ranks, offload_policy=CPUOffloadPolicy(pin_memory=False))
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    sharded(rank, ranks, mp_policy=half, tolerance=0.1)
+
+
+def fsdp_other_dim(rank, ranks, folder):
+    def last(parameter):
+        """The last axis; torch wants it divisible there."""
+        return Shard(parameter.dim() - 1 if parameter.shape[-1] % ranks == 0 else 0)
+
+    sharded(rank, ranks, make=even_model, shard_placement_fn=last)
+
+
+def relative(rank, ranks, folder):
+    """Relative σ does not depend on the sharding."""
+    model = make_model()
+    scales = [m.scale for m in attach(sgd(model), 0.1, relative=True, seed=1)._members]
+    other = make_model()
+    fully_shard(other)
+    noise = attach(sgd(other), 0.1, relative=True, seed=1, namespace="other")
+    assert [m.scale for m in noise._members] == scales
+
+
+def checkpoint_model(rank, ranks):
+    model = make_model()
+    fully_shard(model)
+    optimizer = sgd(model)
+    return model, optimizer, attach(optimizer, SIGMA, seed=SEED)
+
+
+def save(rank, ranks, folder):
+    model, optimizer, noise = checkpoint_model(rank, ranks)
+    train(model, optimizer, 20, rank, ranks)
+    before = [full(p) for p in model.parameters()]
+    for attempt in ("first", "second"):
+        states = get_state_dict(model, optimizer)
+        dcp.save({"model": states[0], "optimizer": states[1]}, checkpoint_id=f"{folder}/{attempt}")
+        assert noise.step_count == 20
+        for parameter, w in zip(model.parameters(), before, strict=True):
+            assert torch.equal(full(parameter), w)
+
+
+def load(rank, ranks, folder):
+    expected = single(make_model)
+    model, optimizer, noise = checkpoint_model(rank, ranks)
+    states = get_state_dict(model, optimizer)
+    saved = {"model": states[0], "optimizer": states[1]}
+    dcp.load(saved, checkpoint_id=f"{folder}/second")
+    set_state_dict(
+        model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"]
+    )
+    assert noise.step_count == 20, noise.step_count
+    check_noise(model, noise, 20)
+    train(model, optimizer, STEPS - 20, rank, ranks)
+    check_noise(model, noise, STEPS)
+    check_weights(model, expected)
+
+
+def save_plain_sgd(rank, ranks, folder):
+    """DCP makes steps of its own at learning rate 0 when an optimizer has no state yet."""
+    model = make_model()
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)
+    noise = attach(optimizer, SIGMA, seed=SEED)
+    train(model, optimizer, 3, rank, ranks)
+    before = [full(p) for p in model.parameters()]
+    for _ in range(2):
+        get_state_dict(model, optimizer)
+        assert noise.step_count == 3
+        for parameter, w in zip(model.parameters(), before, strict=True):
+            assert torch.equal(full(parameter), w)
+
+
+def disagree(rank, ranks, folder):
+    model = make_model()
+    optimizer = sgd(model)
+    before = [p.detach().clone() for p in model.parameters()]
+    for settings, word in (
+        ({"seed": rank}, "seed"),
+        ({"seed": 1, "taps": (1, -1) if rank else (1,)}, "taps"),
+        ({"seed": 1, "law": "laplace" if rank else "gaussian"}, "law"),
+    ):
+        with pytest.raises(RuntimeError, match=f"the ranks disagree on the noise: {word} is"):
+            attach(optimizer, 0.1, **settings)
+    noise = attach(optimizer, 0.1, seed=1)
+    state = optimizer.state_dict()
+    state["param_groups"][0]["antipgd"]["step"] = rank
+    with pytest.raises(RuntimeError, match="the ranks disagree on the noise: step is"):
+        optimizer.load_state_dict(state)
+    assert noise.step_count == 0
+    assert all(torch.equal(p, w) for p, w in zip(model.parameters(), before, strict=True))
+
+
+def tensor_parallel(rank, ranks, folder):
+    expected = single(even_model)
+    model = even_model()
+    mesh = init_device_mesh("cpu", (ranks,))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = sgd(model)
+    noise = attach(optimizer, SIGMA, seed=SEED)
+    train(model, optimizer, STEPS)
+    check_noise(model, noise, STEPS)
+    check_weights(model, expected)
+
+
+def nested(rank, ranks, folder):
+    """FSDP2 over tensor parallel, on a mesh of 2 × 2."""
+    expected = single(even_model)
+    model = even_model()
+    mesh = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("data", "tensor"))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, mesh["tensor"], plan)
+    for layer in model:
+        fully_shard(layer, mesh=mesh["data"])
+    fully_shard(model, mesh=mesh["data"])
+    optimizer = sgd(model)
+    noise = attach(optimizer, SIGMA, seed=SEED)
+    train(model, optimizer, STEPS, rank // 2, 2)
+    check_noise(model, noise, STEPS)
+    check_weights(model, expected)
+
+
+SCENARIOS = {
+    f.__name__: f
+    for f in (ddp, fsdp, fsdp_options, fsdp_other_dim, relative, save, load, save_plain_sgd,
+              disagree, tensor_parallel, nested)
+}  # fmt: skip
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # torch.distributed's own; ours are tested elsewhere
+    dist.init_process_group("gloo")
+    for scenario in sys.argv[1].split(","):
+        SCENARIOS[scenario](dist.get_rank(), dist.get_world_size(), sys.argv[2])
+        dist.barrier()
+        if dist.get_rank() == 0:
+            print(f"{scenario} on {dist.get_world_size()} ranks: done", flush=True)
+    dist.destroy_process_group()

@@ -1,0 +1,50 @@
+"""Two to four gloo ranks under torchrun: the noise is that of a single process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RANKS = Path(__file__).with_name("ranks.py")
+
+
+def torchrun(ranks, folder, *scenarios):
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    result = subprocess.run(
+        [*command, f"--nproc-per-node={ranks}", str(RANKS), ",".join(scenarios), str(folder)],
+        env=environment, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    for scenario in scenarios:
+        assert f"{scenario} on {ranks} ranks: done" in result.stdout, result.stderr[-4000:]
+
+
+def test_two_ranks(tmp_path):
+    torchrun(2, tmp_path, "ddp", "fsdp", "fsdp_options", "fsdp_other_dim", "relative",
+             "save_plain_sgd", "disagree")  # fmt: skip
+
+
+def test_saved_on_two_ranks_goes_on_with_one_and_three(tmp_path):
+    torchrun(2, tmp_path, "save")
+    torchrun(1, tmp_path, "load")
+    torchrun(3, tmp_path, "load", "fsdp", "ddp")
+
+
+@pytest.mark.slow
+def test_four_ranks(tmp_path):
+    torchrun(4, tmp_path, "ddp", "fsdp", "fsdp_options", "fsdp_other_dim", "disagree")
+
+
+@pytest.mark.slow
+def test_tensor_parallel(tmp_path):
+    torchrun(2, tmp_path, "tensor_parallel")
+    torchrun(4, tmp_path, "tensor_parallel", "nested")
+
+
+@pytest.mark.slow
+def test_saved_on_two_ranks_goes_on_with_four_and_back(tmp_path):
+    torchrun(2, tmp_path, "save")
+    torchrun(4, tmp_path, "load", "save")
+    torchrun(2, tmp_path, "load")
