@@ -1,7 +1,10 @@
-"""What importing costs, what a missing extra says, and that the README's examples run."""
+"""What importing costs, what a missing extra says, and what the wheel alone can do."""
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 
 def run(code):
@@ -30,3 +33,31 @@ def test_missing_numba_names_the_extra():
     code = "import sys; sys.modules['numba'] = None; import antipgd.noise.inplace"
     message = run(code).stderr.strip().splitlines()[-1]
     assert "pip install 'antipgd[cpu]'" in message
+
+
+def test_missing_torch_names_the_extra():
+    code = "import sys; sys.modules['torch'] = None; import antipgd; antipgd.torch"
+    message = run(code).stderr.strip().splitlines()[-1]
+    assert "pip install 'antipgd[torch]'" in message
+
+
+@pytest.mark.slow
+def test_the_wheel_alone_runs_the_readme(tmp_path):
+    """Built, installed into an empty environment, used away from the repository."""
+    root = Path(__file__).parents[1]
+
+    def call(*command):
+        subprocess.run([*map(str, command)], cwd=tmp_path, check=True, timeout=900)
+
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    call(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, root)
+    (wheel,) = tmp_path.glob("antipgd-*.whl")
+    call(sys.executable, "-m", "venv", "empty")
+    python = tmp_path / "empty" / "bin" / "python"
+    constraints = ["--constraint", root / "constraints.txt"]
+    call(python, "-m", "pip", "--quiet", "install", *constraints, f"{wheel}[torch,cpu]")
+    (tmp_path / "README.md").write_text((root / "README.md").read_text())
+    call(python, "-I", "-m", "doctest", "README.md")
+    where = [python, "-I", "-c", "import antipgd; print(antipgd.__file__)"]
+    location = subprocess.run(where, capture_output=True, text=True, check=True).stdout
+    assert str(tmp_path) in location
