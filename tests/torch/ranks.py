@@ -142,11 +142,11 @@ def fsdp_other_dim(rank, ranks, folder):
 def relative(rank, ranks, folder):
     """Relative σ does not depend on the sharding."""
     model = make_model()
-    scales = [m.scale for m in attach(sgd(model), 0.1, relative=True, seed=1)._members]
+    scales = [m.scale for m in attach(sgd(model), 0.1, relative=True, seed=1).members]
     other = make_model()
     fully_shard(other)
     noise = attach(sgd(other), 0.1, relative=True, seed=1, namespace="other")
-    assert [m.scale for m in noise._members] == scales
+    assert [m.scale for m in noise.members] == scales
 
 
 def checkpoint_model(rank, ranks):

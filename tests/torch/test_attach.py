@@ -189,7 +189,7 @@ def test_tied_weights_are_one_parameter():
     model = make_model()
     tied = torch.nn.ModuleDict({"a": model[0], "b": model[0], "c": model[3]})
     optimizer = torch.optim.SGD(tied.named_parameters(), lr=0.1)
-    assert len(attach(optimizer, sigma=0.1)._members) == 4
+    assert len(attach(optimizer, sigma=0.1).members) == 4
 
 
 def test_a_param_group_added_half_way_joins_then():
@@ -275,7 +275,7 @@ def test_exclusions():
 
     def noisy(exclude):
         noise = attach(torch.optim.SGD(model.named_parameters(), lr=0.1), 0.1, exclude=exclude)
-        names = {member.name for member in noise._members}
+        names = {member.name for member in noise.members}
         noise.stop()
         return names
 
@@ -299,7 +299,7 @@ def test_names_from_the_optimizer_the_model_or_the_position():
         (torch.optim.SGD(model.parameters(), lr=0.1), {}, "0"),
     ):
         noise = attach(optimizer, sigma=0.1, **extra)
-        assert noise._members[0].name == first
+        assert noise.members[0].name == first
         noise.stop()
 
 

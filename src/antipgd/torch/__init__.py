@@ -8,7 +8,8 @@ try:
 except ImportError as error:
     raise ImportError("antipgd.torch needs torch: pip install 'antipgd[torch]'") from error
 
-from antipgd.torch.handle import Noise, attach
+from antipgd.torch.attaching import attach
+from antipgd.torch.handle import Noise
 from antipgd.torch.members import biases, norms, vectors
 from antipgd.torch.saved import clean_state_dict
 from antipgd.torch.sgd import AntiPGD

@@ -1,11 +1,10 @@
-"""`attach`: one line that adds anticorrelated noise to any torch optimizer.
+"""The handle: noise on one optimizer, by hooks around `step`, `state_dict` and `load_state_dict`.
 
-w ← optimizer's step, then + ε (eq:def_antiPGD), by a hook that runs after `optimizer.step()`. The
-optimizer stays what it is: nothing of ours is in its `state`, its class does not change. The
-injection is added to the weights, never passed through momentum, moments, clipping or decay.
+w ← optimizer's step, then + ε (eq:def_antiPGD). The optimizer stays what it is: nothing of ours is
+in its `state`, its class does not change. The injection is added to the weights, never passed
+through momentum, moments, clipping or decay.
 """
 
-import gc
 import logging
 import warnings
 import weakref
@@ -19,116 +18,22 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from antipgd.noise import ANTI, STREAM_VERSION, Law, Schedule, as_law, as_taps
+from antipgd.noise import STREAM_VERSION, Law, Schedule
 from antipgd.noise.injection import carried_coefficients, check_sigma, injection_coefficients
 from antipgd.noise.schedules import factor
 from antipgd.noise.taps import Taps, telescopes
 from antipgd.torch import saved
 from antipgd.torch.adding import Adder
 from antipgd.torch.members import Exclude, Member, find_members, group_names, rms
-from antipgd.torch.parts import check_ranks_agree, common_seed, local_part
+from antipgd.torch.parts import check_ranks_agree, local_part
 
 log = logging.getLogger("antipgd")
 _live: "weakref.WeakSet[Noise]" = weakref.WeakSet()
 
 
-def attach(
-    optimizer: Optimizer,
-    sigma: float,
-    *,
-    relative: bool = False,
-    law: Law | str = "gaussian",
-    taps: Iterable[float] = ANTI,
-    seed: int | None = None,
-    schedule: Schedule | str | None = None,
-    exclude: Exclude = None,
-    model: torch.nn.Module | None = None,
-    namespace: str = "",
-) -> "Noise":
-    """Add noise of standard deviation `sigma` to the weights after every step of `optimizer`.
-
-    With `relative`, a tensor's σ is `sigma` times its root mean square now. A param group may have
-    a `sigma` of its own. `schedule` is a function of the step, or "lr" to follow the learning rate.
-    `exclude` takes names, patterns and predicates. Parameters are known by the names given to the
-    optimizer or found in `model`, else by position. `seed=None` takes torch.initial_seed().
-
-    A step in which every group has learning rate 0 is not counted and adds nothing. Where
-    torch.distributed is initialised, every rank must attach; `seed=None` is rank 0's then.
-    """
-    optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper has no hooks
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"attach needs a torch.optim.Optimizer; got {type(optimizer).__name__}")
-    check_sigma(sigma)
-    for group in optimizer.param_groups:
-        check_sigma(group.get("sigma", sigma), "sigma of a param group")
-    if isinstance(schedule, str) and schedule != "lr":
-        raise ValueError(f"schedule must be a function of the step or 'lr'; got {schedule!r}")
-    noise = Noise(
-        optimizer, float(sigma), relative, as_law(law), as_taps(taps),
-        common_seed(seed),
-        schedule, exclude, model, namespace,
-    )  # fmt: skip
-    _refuse_shared(noise)
-    noise._begin()
-    return noise
-
-
-def attach_copy(
-    optimizer: Optimizer,
-    states: Sequence[dict[str, Any]],
-    *,
-    relative: bool,
-    law: Law | str,
-    taps: Iterable[float],
-    schedule: Schedule | str | None,
-    exclude: Exclude,
-    namespace: str,
-) -> "Noise":
-    """The noise of a copied optimizer, which goes on with the draws of the original."""
-    sigma, seed = (states[0]["sigma"], states[0]["seed"]) if states else (0.0, 0)
-    noise = Noise(
-        optimizer, sigma, relative, as_law(law), as_taps(taps), seed, schedule, exclude,
-        None, namespace,
-    )  # fmt: skip
-    if states:
-        for group, state in zip(optimizer.param_groups, states, strict=True):
-            group[saved.KEY] = state
-        noise._begin()
-    return noise
-
-
-def _attached() -> list["Noise"]:
+def attached_noises() -> list["Noise"]:
+    """All noise of this process whose optimizer is still there."""
     return [noise for noise in _live if noise.attached and noise._optimizer() is not None]
-
-
-def _overlap(noise: "Noise", other: "Noise") -> bool:
-    if other.optimizer is noise.optimizer:
-        return True
-    keys = {member.key for member in noise._members}
-    parameters = {id(member.parameter) for member in noise._members}
-    return any(m.key in keys or id(m.parameter) in parameters for m in other._members)
-
-
-def _refuse_shared(noise: "Noise") -> None:
-    """A parameter takes noise once, and no two parameters of this process take the same."""
-    if any(_overlap(noise, other) for other in _attached()):
-        gc.collect()  # the other may be garbage that only waits to be collected
-    parameters = {id(member.parameter) for member in noise._members}
-    keys = {member.key for member in noise._members}
-    for other in _attached():
-        if other.optimizer is noise.optimizer:
-            raise ValueError("this optimizer has noise already; stop() it before attaching anew")
-        for member in other._members:
-            if id(member.parameter) in parameters:
-                raise ValueError(
-                    f"parameter {member.name!r} has noise already through another optimizer; "
-                    f"use exclude= in one of the two"
-                )
-            if member.key in keys:
-                raise ValueError(
-                    f"another optimizer draws the same noise for {member.name!r} (seed "
-                    f"{noise.seed}); give one of them namespace= or another seed"
-                )
 
 
 class Noise:
@@ -159,8 +64,8 @@ class Noise:
         self._schedule, self._exclude, self._model = schedule, exclude, model
         self._inside_clean = False
         self._first_lr = [float(group["lr"]) for group in optimizer.param_groups]
-        self._members = self._find_members()
-        self._adder = Adder(self._members, law)
+        self.members = self._find_members()
+        self._adder = Adder(self.members, law)
         self._removers: list[Callable[[], None]] = []
         self._measure()
 
@@ -181,10 +86,11 @@ class Noise:
         )
 
     def _measure(self) -> None:
-        for member in self._members:
+        for member in self.members:
             member.scale = rms(member.parameter) if self.relative else 1.0
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Hook into the optimizer, and go on from the state that a checkpoint left in it."""
         states = saved.states_of(self.optimizer.param_groups)
         if states:
             self._check_states(states)
@@ -207,12 +113,12 @@ class Noise:
         """What all ranks must have alike, with the state that is about to be taken over."""
         agreed = ("version", "law", "taps", "namespace", "seed", "sigma", "step")
         state = states[0] if states else self._common_state()
-        return {key: state[key] for key in agreed} | {"names": [m.name for m in self._members]}
+        return {key: state[key] for key in agreed} | {"names": [m.name for m in self.members]}
 
     def _log(self) -> None:
         ratios = [
             self._sigma_of(member) / size
-            for member in self._members
+            for member in self.members
             if (size := rms(member.parameter)) > 0
         ]
         if not ratios:
@@ -220,7 +126,7 @@ class Noise:
         low, middle, high = min(ratios), median(ratios), max(ratios)
         log.info(
             "noise on %d tensors, seed %d: sigma/rms from %.3g to %.3g, median %.3g",
-            len(self._members), self.seed, low, high, middle,
+            len(self.members), self.seed, low, high, middle,
         )  # fmt: skip
         if high > 1:
             log.warning(
@@ -245,7 +151,7 @@ class Noise:
         """What a checkpoint keeps of the noise, one dictionary for each param group."""
         common = self._common_state()
         return [
-            saved.group_state(common, [m for m in self._members if m.group == index])
+            saved.group_state(common, [m for m in self.members if m.group == index])
             for index in range(len(self.optimizer.param_groups))
         ]
 
@@ -281,24 +187,24 @@ class Noise:
         first = states[0]
         if first["seed"] != self.seed:
             self.seed = first["seed"]
-            self._members = self._find_members()
+            self.members = self._find_members()
         self._sigma, self.step_count = first["sigma"], first["step"]
         self.clock = first["clock"]
         for index, state in enumerate(states):
-            own = [member for member in self._members if member.group == index]
+            own = [member for member in self.members if member.group == index]
             for member, scale, sigmas in zip(own, state["scales"], state["sigmas"], strict=True):
                 member.scale, member.sigmas = scale, list(sigmas)
-        self._adder = Adder(self._members, self.law)
+        self._adder = Adder(self.members, self.law)
 
     # Every step
 
     def _refresh_members(self) -> None:
         """Take in parameters that add_param_group has brought since the last step."""
         listed = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        known = {id(member.parameter) for member in self._members}
+        known = {id(member.parameter) for member in self.members}
         if known <= listed and len(self._first_lr) == len(self.optimizer.param_groups):
             return
-        before = {id(member.parameter): member for member in self._members}
+        before = {id(member.parameter): member for member in self.members}
         members = self._find_members()
         for i, member in enumerate(members):
             old = before.get(id(member.parameter))
@@ -306,7 +212,7 @@ class Noise:
                 members[i] = old
             elif self.relative:
                 member.scale = rms(member.parameter)
-        self._members = members
+        self.members = members
         self._adder = Adder(members, self.law)
         new_groups = self.optimizer.param_groups[len(self._first_lr) :]
         self._first_lr += [float(group["lr"]) for group in new_groups]
@@ -339,18 +245,18 @@ class Noise:
         if found_inf is not None and float(found_inf) > 0:
             return
         self._refresh_members()
-        sigmas = [[self._sigma_of(member), *member.sigmas] for member in self._members]
+        sigmas = [[self._sigma_of(member), *member.sigmas] for member in self.members]
         coefficients = [injection_coefficients(self.taps, row) for row in sigmas]
         self._adder.add(self.step_count + 1, coefficients)
         self.step_count += 1
-        for member, row in zip(self._members, sigmas, strict=True):
+        for member, row in zip(self.members, sigmas, strict=True):
             member.sigmas = row[: len(self.taps) - 1]
         self._advance_clock([row[0] for row in sigmas])
 
     def _advance_clock(self, sigmas: Sequence[float]) -> None:
         """Mean progress over all elements that take noise."""
         total = elements = 0.0
-        for member, sigma in zip(self._members, sigmas, strict=True):
+        for member, sigma in zip(self.members, sigmas, strict=True):
             group = self.optimizer.param_groups[member.group]
             rate = float(group["lr"])
             adaptive = "betas" in group or "alpha" in group or "lr_decay" in group
@@ -385,10 +291,10 @@ class Noise:
             raise ValueError(
                 f"taps {self.taps} do not sum to zero: there are no clean weights to go back to"
             )
-        return [carried_coefficients(self.taps, member.sigmas) for member in self._members]
+        return [carried_coefficients(self.taps, member.sigmas) for member in self.members]
 
     def _member(self, parameter: Tensor) -> Member:
-        for member in self._members:
+        for member in self.members:
             if member.parameter is parameter:
                 return member
         raise KeyError("this parameter takes no noise here")
@@ -396,7 +302,7 @@ class Noise:
     def injected(self, parameter: Tensor) -> Tensor:
         """The noise that `parameter` carries now: w − z."""
         member = self._member(parameter)
-        coefficients = self._carried()[self._members.index(member)]
+        coefficients = self._carried()[self.members.index(member)]
         total = torch.zeros_like(parameter.detach())
         Adder([replace(member, parameter=total)], self.law).add(self.step_count, [coefficients])
         return total
@@ -412,10 +318,10 @@ class Noise:
         coefficients = [[-c for c in row] for row in self._carried()]
         if recalibrate is not None and self._model is None:
             raise ValueError("recalibrate needs the model: attach(..., model=model)")
-        kept = [member.parameter.detach().clone() for member in self._members]
+        kept = [member.parameter.detach().clone() for member in self.members]
         buffers = _batchnorm_buffers(self._model) if recalibrate is not None else []
         self._adder.add(self.step_count, coefficients)
-        versions = [local_part(member.parameter)[0]._version for member in self._members]
+        versions = [local_part(member.parameter)[0]._version for member in self.members]
         self._inside_clean = True
         try:
             if recalibrate is not None:
@@ -425,11 +331,11 @@ class Noise:
             self._inside_clean = False
             changed = [
                 member.name
-                for member, version in zip(self._members, versions, strict=True)
+                for member, version in zip(self.members, versions, strict=True)
                 if local_part(member.parameter)[0]._version != version
             ]
             with torch.no_grad():
-                for member, w in zip(self._members, kept, strict=True):
+                for member, w in zip(self.members, kept, strict=True):
                     member.parameter.copy_(w)
                 for buffer, value in buffers:
                     buffer.copy_(value)
@@ -453,7 +359,7 @@ class Noise:
 
     def reset(self) -> None:
         """Say that the weights were just replaced by clean ones: they carry no draw."""
-        for member in self._members:
+        for member in self.members:
             member.sigmas = [0.0] * (len(self.taps) - 1)
 
     def rescale(self) -> None:
@@ -471,7 +377,7 @@ class Noise:
         self.paused = False
 
     def __repr__(self) -> str:
-        names = {member.name for member in self._members}
+        names = {member.name for member in self.members}
         rows = [name for group in group_names(self.optimizer, self._model) for name in group]
         left_out = [name for name in rows if name not in names]
         lines = [
@@ -479,7 +385,7 @@ class Noise:
             f"{' relative' if self.relative else ''}, seed={self.seed}, step={self.step_count})",
             *(
                 f"  {m.name} {tuple(m.parameter.shape)}: sigma {self._sigma_of(m):.3g}"
-                for m in self._members
+                for m in self.members
             ),
             f"  excluded: {', '.join(left_out) or 'none'}",
             "  0 bytes per parameter",

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from antipgd.torch.handle import attach, attach_copy
+from antipgd.torch.attaching import attach, attach_copy
 from antipgd.torch.members import group_names
 
 
