@@ -209,6 +209,21 @@ def test_a_param_group_added_half_way_joins_then():
     assert max(abs(a).max(), abs(b).max()) < 1e-6
 
 
+def test_a_parameter_put_into_an_existing_group_joins_too():
+    a, b = torch.nn.Parameter(torch.zeros(50)), torch.nn.Parameter(torch.zeros(50))
+    optimizer = torch.optim.SGD([a], lr=0.1)
+    noise = attach(optimizer, sigma=0.2, seed=SEED)
+    optimizer.step()
+    optimizer.param_groups[0]["params"].append(b)
+    state = optimizer.state_dict()["param_groups"][0]["antipgd"]
+    assert state["sigmas"] == [[0.2], [0.0]]
+    optimizer.step()
+    xi = antipgd.noise.draws(SEED, "1", 2, 0, 50)
+    assert np.allclose(b.detach().numpy(), 0.2 * xi, atol=1e-6)
+    noise.stop()
+    assert max(abs(a).max(), abs(b).max()) < 1e-6
+
+
 def test_compiled_model_and_step():
     model = make_model(torch.float32)
     optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)

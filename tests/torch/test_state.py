@@ -75,6 +75,49 @@ def test_resume_is_bitwise(settings, at, order):
     assert noise.clock == pytest.approx(clock, rel=1e-12)
 
 
+@pytest.mark.parametrize("order", ["attach, load", "load, attach"])
+def test_resume_of_a_schedule_that_follows_the_learning_rate(order):
+    def begin():
+        model = make_model(torch.float32)
+        optimizer = torch.optim.SGD(model.named_parameters(), lr=0.08)
+        return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+
+    def go(model, optimizer, scheduler, steps):
+        for _ in range(steps):
+            train(model, optimizer, 1)
+            scheduler.step()
+
+    model, optimizer, scheduler = begin()
+    noise = attach(optimizer, sigma=0.1, seed=SEED, schedule="lr")
+    go(model, optimizer, scheduler, 5)
+    noise.pause()
+    noise.resume()
+    saved = through_a_file([part.state_dict() for part in (model, optimizer, scheduler)])
+    go(model, optimizer, scheduler, 5)
+    noise.stop(remove=False)
+    whole = flat(model)
+
+    parts = model, optimizer, scheduler = begin()
+    if order == "attach, load":
+        noise = attach(optimizer, sigma=0.1, seed=SEED, schedule="lr")
+    for part, state in zip(parts, saved, strict=True):
+        part.load_state_dict(state)
+    if order == "load, attach":
+        noise = attach(optimizer, sigma=0.1, seed=SEED, schedule="lr")
+    go(model, optimizer, scheduler, 5)
+    assert np.array_equal(flat(model), whole)
+
+
+def test_a_paused_noise_is_saved_as_paused():
+    model, optimizer, noise = make()
+    train(model, optimizer, 2)
+    noise.pause()
+    state = optimizer.state_dict()
+    noise.resume()
+    optimizer.load_state_dict(state)
+    assert noise.paused
+
+
 def test_saved_state_is_small_and_plain():
     model, optimizer, _ = make()
     train(model, optimizer, 2)
@@ -327,6 +370,10 @@ def test_other_bad_input():
         ValueError, match="schedule must be a function of the step or 'lr'; got 'cos'"
     ):
         attach(optimizer, sigma=0.1, schedule="cos")
+    optimizer.param_groups[0]["lr"] = 0.0
+    with pytest.raises(ValueError, match=r"which must be > 0; got 0\.0"):
+        attach(optimizer, sigma=0.1, schedule="lr")
+    optimizer.param_groups[0]["lr"] = 0.1
     with pytest.raises(ValueError, match="unknown law 'normal'"):
         attach(optimizer, sigma=0.1, law="normal")
     with pytest.raises(ValueError, match="taps must be"):
@@ -382,7 +429,7 @@ def test_a_garbage_optimizer_does_not_stand_in_the_way():
 
 def test_capture_in_a_cuda_graph_is_refused(monkeypatch):
     model, optimizer, noise = make()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     w = flat(model)
     with pytest.raises(RuntimeError, match="every replay would repeat one draw"):

@@ -63,7 +63,9 @@ class Noise:
         self._sigma = sigma
         self._schedule, self._exclude, self._model = schedule, exclude, model
         self._inside_clean = False
-        self._first_lr = [float(group["lr"]) for group in optimizer.param_groups]
+        self._first_lr: list[float] = []
+        self._learn_first_rates()
+        self._listed = sum(len(group["params"]) for group in optimizer.param_groups)
         self.members = self._find_members()
         self._adder = Adder(self.members, law)
         self._removers: list[Callable[[], None]] = []
@@ -78,6 +80,17 @@ class Noise:
         return optimizer
 
     # Setting up and saving
+
+    def _learn_first_rates(self) -> None:
+        """The learning rate that schedule="lr" is relative to, for groups not yet known."""
+        for group in self.optimizer.param_groups[len(self._first_lr) :]:
+            rate = float(group.get("initial_lr", group["lr"]))
+            if self._schedule == "lr" and not rate > 0:
+                raise ValueError(
+                    f"schedule='lr' follows the learning rate relative to its first value, "
+                    f"which must be > 0; got {rate}"
+                )
+            self._first_lr.append(rate)
 
     def _find_members(self) -> list[Member]:
         names = group_names(self.optimizer, self._model)
@@ -145,17 +158,21 @@ class Noise:
             "sigma": self._sigma,
             "step": self.step_count,
             "clock": self.clock,
+            "paused": self.paused,
         }
 
     def group_states(self) -> list[dict[str, Any]]:
         """What a checkpoint keeps of the noise, one dictionary for each param group."""
         common = self._common_state()
         return [
-            saved.group_state(common, [m for m in self.members if m.group == index])
-            for index in range(len(self.optimizer.param_groups))
+            saved.group_state(
+                {**common, "first_lr": first}, [m for m in self.members if m.group == index]
+            )
+            for index, first in enumerate(self._first_lr)
         ]
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        self._refresh_members()
         for group, state in zip(state_dict["param_groups"], self.group_states(), strict=True):
             group[saved.KEY] = state
 
@@ -189,7 +206,8 @@ class Noise:
             self.seed = first["seed"]
             self.members = self._find_members()
         self._sigma, self.step_count = first["sigma"], first["step"]
-        self.clock = first["clock"]
+        self.clock, self.paused = first["clock"], first["paused"]
+        self._first_lr = [state["first_lr"] for state in states]
         for index, state in enumerate(states):
             own = [member for member in self.members if member.group == index]
             for member, scale, sigmas in zip(own, state["scales"], state["sigmas"], strict=True):
@@ -199,11 +217,12 @@ class Noise:
     # Every step
 
     def _refresh_members(self) -> None:
-        """Take in parameters that add_param_group has brought since the last step."""
+        """Take in parameters that the optimizer has got, or let go, since the last step."""
         listed = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         known = {id(member.parameter) for member in self.members}
-        if known <= listed and len(self._first_lr) == len(self.optimizer.param_groups):
+        if known <= listed and len(listed) == self._listed:
             return
+        self._learn_first_rates()
         before = {id(member.parameter): member for member in self.members}
         members = self._find_members()
         for i, member in enumerate(members):
@@ -214,13 +233,11 @@ class Noise:
                 member.scale = rms(member.parameter)
         self.members = members
         self._adder = Adder(members, self.law)
-        new_groups = self.optimizer.param_groups[len(self._first_lr) :]
-        self._first_lr += [float(group["lr"]) for group in new_groups]
+        self._listed = len(listed)
 
     def _factor(self, group: int) -> float:
         if self._schedule == "lr":
-            first = self._first_lr[group]
-            return float(self.optimizer.param_groups[group]["lr"]) / first if first else 0.0
+            return float(self.optimizer.param_groups[group]["lr"]) / self._first_lr[group]
         assert not isinstance(self._schedule, str)
         return factor(self._schedule, self.step_count + 1)
 
@@ -231,7 +248,8 @@ class Noise:
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._refuse_inside_clean("optimizer.step()")
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        if started and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 "noise cannot be captured in a CUDA graph: every replay would repeat one draw"
             )
