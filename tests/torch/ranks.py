@@ -56,6 +56,11 @@ def train(model, optimizer, steps, rank=0, ranks=1):
         optimizer.step()
 
 
+def output(model):
+    with torch.no_grad():
+        return model(batch()[0])
+
+
 def sgd(model):
     return torch.optim.SGD(model.named_parameters(), lr=0.05, momentum=0.9)
 
@@ -109,13 +114,18 @@ def sharded(rank, ranks, make=make_model, law="gaussian", tolerance=1e-5, **opti
         fully_shard(layer, **options)
     fully_shard(model, **options)
     optimizer = sgd(model)
-    noise = attach(optimizer, SIGMA, seed=SEED, law=law)
+    noise = attach(optimizer, SIGMA, seed=SEED, law=law, model=model)
     train(model, optimizer, STEPS, rank, ranks)
     check_noise(model, noise, STEPS, law)
     check_weights(model, expected, tolerance)
     before = [full(p) for p in model.parameters()]
+    noisy = output(model)
     with noise.clean():
-        pass
+        plain = make()
+        plain.load_state_dict({name: full(p) for name, p in model.named_parameters()})
+        assert (output(model) - output(plain)).abs().max() < 100 * tolerance
+        assert (output(model) - noisy).abs().max() > 1e-3
+    assert torch.equal(output(model), noisy)
     assert all(torch.equal(full(p), w) for p, w in zip(model.parameters(), before, strict=True))
     noise.stop()
 
@@ -207,6 +217,7 @@ def disagree(rank, ranks, folder):
         ({"seed": rank}, "seed"),
         ({"seed": 1, "taps": (1, -1) if rank else (1,)}, "taps"),
         ({"seed": 1, "law": "laplace" if rank else "gaussian"}, "law"),
+        ({"seed": 1, "schedule": lambda n: 1.0 + rank}, "sigma by tensor"),
     ):
         with pytest.raises(RuntimeError, match=f"the ranks disagree on the noise: {word} is"):
             attach(optimizer, 0.1, **settings)

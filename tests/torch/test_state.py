@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from antipgd.noise import Cosine
-from antipgd.torch import AntiPGD, attach, clean_state_dict
+from antipgd.noise import Cosine, draws
+from antipgd.torch import AntiPGD, attach, clean_state_dict, norms
 from training import SEED, batch, flat, make_model, train
 
 SETTINGS = {
@@ -436,6 +436,181 @@ def test_capture_in_a_cuda_graph_is_refused(monkeypatch):
         optimizer.step()
     assert np.array_equal(flat(model), w)
     assert noise.step_count == 0
+
+
+def test_tied_weights_are_cleaned_under_every_name():
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+            self.b.weight = self.a.weight
+
+    model = Tied()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    noise = attach(optimizer, sigma=1.0)
+    optimizer.step()
+    saved = through_a_file([model.state_dict(), optimizer.state_dict()])
+    clean = clean_state_dict(*saved)
+    noise.stop()
+    for name in ("a.weight", "b.weight"):
+        assert torch.equal(clean[name], model.a.weight)
+
+
+def test_a_state_saved_inside_clean_is_that_of_clean_weights():
+    model, optimizer, noise = make()
+    train(model, optimizer, 3)
+    with noise.clean():
+        saved = through_a_file([model.state_dict(), optimizer.state_dict()])
+        z = flat(model)
+    noise.stop(remove=False)
+    model, optimizer, noise = make()
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    assert noise.step_count == 3
+    noise.stop()
+    assert np.array_equal(flat(model), z)
+
+
+def test_an_optimizer_that_gets_parameters_inside_clean():
+    model, optimizer, noise = make()
+    train(model, optimizer, 2)
+    w = flat(model)
+    with noise.clean():
+        optimizer.add_param_group({"params": [("new", torch.nn.Parameter(torch.ones(3)))]})
+        with pytest.raises(RuntimeError, match=r"reset\(\) inside clean"):
+            noise.reset()
+    assert np.array_equal(flat(model), w)
+    train(model, optimizer, 1)
+    assert noise.step_count == 3
+    assert len(noise.members) == 7
+
+
+def test_groups_that_are_removed():
+    a, b, c = (torch.nn.Parameter(torch.zeros(20)) for _ in range(3))
+    groups = [{"params": [("a", a)], "sigma": 1.0}, {"params": [("b", b)], "sigma": 10.0}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    noise = attach(optimizer, sigma=7.0, seed=SEED)
+    optimizer.step()
+    assert a.std() > 0.5
+    optimizer.param_groups.pop(0)
+    optimizer.add_param_group({"params": [("c", c)], "sigma": 100.0})
+    optimizer.step()
+    assert abs(a).max() < 1e-6  # let go, and left clean
+    for name, parameter, sigma in (("b", b, 10.0), ("c", c, 100.0)):
+        xi = sigma * draws(SEED, name, 2, 0, 20)
+        assert np.allclose(parameter.detach().numpy(), xi, rtol=1e-4, atol=1e-4)
+    optimizer.param_groups.pop(1)
+    assert optimizer.state_dict()["param_groups"][0]["antipgd"]["names"] == ["b"]
+    noise.stop()
+    assert max(abs(b).max(), abs(c).max()) < 1e-4
+
+
+def test_rescale_measures_the_clean_weights():
+    w = torch.nn.Parameter(torch.ones(10_000))
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    noise = attach(optimizer, sigma=1.0, relative=True)
+    for _ in range(5):
+        optimizer.step()
+        noise.rescale()
+        assert noise.members[0].scale == pytest.approx(1, abs=1e-3)
+
+
+def test_a_step_that_calls_the_step_of_its_parent_counts_once():
+    class Child(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    model = make_model()
+    torch.optim.SGD(model.parameters(), lr=0.1)  # torch then hooks the parent's step too
+    optimizer = Child(model.named_parameters(), lr=0.05)
+    noise = attach(optimizer, sigma=0.1, seed=SEED)
+    train(model, optimizer, 3)
+    assert noise.step_count == 3
+
+
+def test_what_is_bad_is_found_before_the_weights_move():
+    model, optimizer, noise = make()
+    train(model, optimizer, 2)
+    w = flat(model)
+    optimizer.param_groups[0]["sigma"] = -1.0
+    with pytest.raises(ValueError, match="sigma must be"):
+        train(model, optimizer, 1)
+    del optimizer.param_groups[0]["sigma"]
+    half = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer.add_param_group({"params": [("half", half)]})
+    with pytest.raises(TypeError, match=r"'half' is torch.bfloat16"):
+        train(model, optimizer, 1)
+    assert np.array_equal(flat(model), w)
+    assert noise.step_count == 2
+
+
+@pytest.mark.parametrize("schedule", [0.5, lambda n: -1.0, lambda n: float("nan")])
+def test_a_bad_schedule_leaves_the_optimizer_without_noise(schedule):
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="schedule"):
+        attach(optimizer, sigma=0.1, schedule=schedule)
+    train(model, optimizer, 1)
+    attach(optimizer, sigma=0.1)
+
+
+def test_exclude_from_a_generator():
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    noise = attach(optimizer, sigma=0.1, exclude=(name for name in ("0.*", "3.*")))
+    assert [member.name for member in noise.members] == ["2.weight", "2.bias"]
+
+
+def test_numpy_seed_can_be_saved_and_bool_is_none():
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    noise = attach(optimizer, sigma=0.1, seed=np.int64(3))
+    assert through_a_file(optimizer.state_dict())["param_groups"][0]["antipgd"]["seed"] == 3
+    noise.stop()
+    with pytest.raises(ValueError, match="seed must be an integer"):
+        attach(optimizer, sigma=0.1, seed=True)
+
+
+def test_load_then_attach_does_not_repeat_the_noise_of_another():
+    model, optimizer, _ = make()
+    state = optimizer.state_dict()
+    other, second, noise = make(namespace="b")
+    noise.stop()
+    second.load_state_dict(state)
+    with pytest.raises(ValueError, match="draws the same noise"):
+        attach(second, sigma=0.1, seed=999)
+    assert len(list(other.parameters())) == len(list(model.parameters()))
+
+
+def test_recalibration_leaves_modes_momenta_and_generator():
+    model = torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(), torch.nn.BatchNorm1d(8)
+    )
+    model[1].eval()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    noise = attach(optimizer, sigma=0.5, model=model)
+    optimizer.step()
+    x, _ = batch(torch.float32)
+    before, generator = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    for batches in ([x], [x, "not a batch"]):
+        try:
+            with noise.clean(recalibrate=batches):
+                assert [module.training for module in model] == [True, False, True, True]
+        except (TypeError, AttributeError):
+            assert len(batches) == 2
+        assert [module.training for module in model] == [True, False, True, True]
+        assert model[1].momentum == model[3].momentum == 0.1
+        assert torch.equal(torch.get_rng_state(), generator)
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, before[name]), name
+
+
+def test_a_copy_of_anti_pgd_with_a_predicate():
+    model = make_model(torch.float32)
+    optimizer = AntiPGD(model.named_parameters(), 0.05, 0.1, exclude=norms(model))
+    for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        names = [member.name for member in other.noise.members]
+        assert names == ["0.weight", "0.bias", "3.weight", "3.bias"]
 
 
 MEMORY = r"""

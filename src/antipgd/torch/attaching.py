@@ -48,11 +48,14 @@ def attach(
     check_sigma(sigma)
     for group in optimizer.param_groups:
         check_sigma(group.get("sigma", sigma), "sigma of a param group")
-    if isinstance(schedule, str) and schedule != "lr":
+    if not (schedule is None or schedule == "lr" or callable(schedule)):
         raise ValueError(f"schedule must be a function of the step or 'lr'; got {schedule!r}")
+    if not (exclude is None or isinstance(exclude, str) or callable(exclude)):
+        exclude = list(exclude)
+    states = saved.states_of(optimizer.param_groups)  # of a checkpoint that was loaded before
     noise = Noise(
         optimizer, float(sigma), relative, as_law(law), as_taps(taps),
-        common_seed(seed),
+        int(states[0]["seed"]) if states else common_seed(seed),
         schedule, exclude, model, namespace,
     )  # fmt: skip
     _refuse_shared(noise)

@@ -6,6 +6,7 @@ through momentum, moments, clipping or decay.
 """
 
 import logging
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,9 +26,17 @@ from antipgd.noise.taps import Taps, telescopes
 from antipgd.torch import saved
 from antipgd.torch.adding import Adder
 from antipgd.torch.members import Exclude, Member, find_members, group_names, rms
-from antipgd.torch.parts import check_ranks_agree, local_part
+from antipgd.torch.parts import check_ranks_agree, is_sharded, local_part, reshard
+from antipgd.torch.recalibration import recalibrated
 
 log = logging.getLogger("antipgd")
+ADAPTIVE = (
+    torch.optim.Adadelta,
+    torch.optim.Adafactor,
+    torch.optim.Adagrad,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+)
 _live: "weakref.WeakSet[Noise]" = weakref.WeakSet()
 
 
@@ -63,8 +72,7 @@ class Noise:
         self._sigma = sigma
         self._schedule, self._exclude, self._model = schedule, exclude, model
         self._inside_clean = False
-        self._first_lr: list[float] = []
-        self._learn_first_rates()
+        self._sigmas: list[float] = []
         self._listed = sum(len(group["params"]) for group in optimizer.param_groups)
         self.members = self._find_members()
         self._adder = Adder(self.members, law)
@@ -81,17 +89,6 @@ class Noise:
 
     # Setting up and saving
 
-    def _learn_first_rates(self) -> None:
-        """The learning rate that schedule="lr" is relative to, for groups not yet known."""
-        for group in self.optimizer.param_groups[len(self._first_lr) :]:
-            rate = float(group.get("initial_lr", group["lr"]))
-            if self._schedule == "lr" and not rate > 0:
-                raise ValueError(
-                    f"schedule='lr' follows the learning rate relative to its first value, "
-                    f"which must be > 0; got {rate}"
-                )
-            self._first_lr.append(rate)
-
     def _find_members(self) -> list[Member]:
         names = group_names(self.optimizer, self._model)
         return find_members(
@@ -104,6 +101,7 @@ class Noise:
 
     def begin(self) -> None:
         """Hook into the optimizer, and go on from the state that a checkpoint left in it."""
+        self._sigmas = [self._sigma_of(member) for member in self.members]
         states = saved.states_of(self.optimizer.param_groups)
         if states:
             self._check_states(states)
@@ -124,9 +122,11 @@ class Noise:
 
     def _agreement(self, states: Sequence[Any]) -> dict[str, Any]:
         """What all ranks must have alike, with the state that is about to be taken over."""
-        agreed = ("version", "law", "taps", "namespace", "seed", "sigma", "step")
+        agreed = ("version", "law", "taps", "namespace", "relative", "seed", "sigma", "step")
         state = states[0] if states else self._common_state()
-        return {key: state[key] for key in agreed} | {"names": [m.name for m in self.members]}
+        names = [member.name for member in self.members]
+        sigmas = [self._sigma_of(member) for member in self.members]
+        return {key: state[key] for key in agreed} | {"names": names, "sigma by tensor": sigmas}
 
     def _log(self) -> None:
         ratios = [
@@ -165,15 +165,16 @@ class Noise:
         """What a checkpoint keeps of the noise, one dictionary for each param group."""
         common = self._common_state()
         return [
-            saved.group_state(
-                {**common, "first_lr": first}, [m for m in self.members if m.group == index]
-            )
-            for index, first in enumerate(self._first_lr)
+            saved.group_state(common, [m for m in self.members if m.group == index])
+            for index in range(len(self.optimizer.param_groups))
         ]
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-        self._refresh_members()
+        if not self._inside_clean:
+            self._refresh_members()
         for group, state in zip(state_dict["param_groups"], self.group_states(), strict=True):
+            if self._inside_clean:  # the weights that are saved with it carry nothing
+                state["sigmas"] = [[0.0] * len(row) for row in state["sigmas"]]
             group[saved.KEY] = state
 
     def _check_states(self, states: Sequence[Any]) -> None:
@@ -207,11 +208,11 @@ class Noise:
             self.members = self._find_members()
         self._sigma, self.step_count = first["sigma"], first["step"]
         self.clock, self.paused = first["clock"], first["paused"]
-        self._first_lr = [state["first_lr"] for state in states]
         for index, state in enumerate(states):
             own = [member for member in self.members if member.group == index]
-            for member, scale, sigmas in zip(own, state["scales"], state["sigmas"], strict=True):
-                member.scale, member.sigmas = scale, list(sigmas)
+            for i, member in enumerate(own):
+                member.first_lr, member.scale = state["first_lrs"][i], state["scales"][i]
+                member.sigmas = list(state["sigmas"][i])
         self._adder = Adder(self.members, self.law)
 
     # Every step
@@ -222,48 +223,69 @@ class Noise:
         known = {id(member.parameter) for member in self.members}
         if known <= listed and len(listed) == self._listed:
             return
-        self._learn_first_rates()
         before = {id(member.parameter): member for member in self.members}
         members = self._find_members()
         for i, member in enumerate(members):
-            old = before.get(id(member.parameter))
+            old = before.pop(id(member.parameter), None)
             if old is not None:
+                old.group = member.group
                 members[i] = old
             elif self.relative:
                 member.scale = rms(member.parameter)
+        if self.removable and before:  # let go by the optimizer: leave them clean
+            gone = list(before.values())
+            carried = [carried_coefficients(self.taps, member.sigmas) for member in gone]
+            Adder(gone, self.law).add(self.step_count, [[-c for c in row] for row in carried])
         self.members = members
         self._adder = Adder(members, self.law)
         self._listed = len(listed)
 
-    def _factor(self, group: int) -> float:
+    def _factor(self, member: Member) -> float:
         if self._schedule == "lr":
-            return float(self.optimizer.param_groups[group]["lr"]) / self._first_lr[group]
+            if not member.first_lr > 0:
+                raise ValueError(
+                    f"schedule='lr' follows the learning rate relative to its first value, "
+                    f"which must be > 0; got {member.first_lr}"
+                )
+            return float(self.optimizer.param_groups[member.group]["lr"]) / member.first_lr
         assert not isinstance(self._schedule, str)
         return factor(self._schedule, self.step_count + 1)
 
     def _sigma_of(self, member: Member) -> float:
         """σ of the member's next draw."""
         own = self.optimizer.param_groups[member.group].get("sigma", self._sigma)
-        return check_sigma(own) * self._factor(member.group) * member.scale
+        return check_sigma(own) * self._factor(member) * member.scale
 
+    def _rests(self) -> bool:
+        """Whether a step adds nothing: paused, or every learning rate is 0."""
+        return self.paused or all(float(g["lr"]) == 0 for g in self.optimizer.param_groups)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Find all that could go wrong before the optimizer moves the weights."""
+        if self._rests():
+            return
         self._refuse_inside_clean("optimizer.step()")
         started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         if started and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 "noise cannot be captured in a CUDA graph: every replay would repeat one draw"
             )
+        self._refresh_members()
+        self._sigmas = [self._sigma_of(member) for member in self.members]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Add ε to every member, with or without a gradient, if the optimizer made a step."""
-        if self.paused or all(float(group["lr"]) == 0 for group in optimizer.param_groups):
+        if self._rests() or _is_inner_step(optimizer):
             return
         found_inf = getattr(optimizer, "found_inf", None)  # a fused step that GradScaler skips
         if found_inf is not None and float(found_inf) > 0:
             return
-        self._refresh_members()
-        sigmas = [[self._sigma_of(member), *member.sigmas] for member in self.members]
+        sigmas = [
+            [sigma, *member.sigmas]
+            for sigma, member in zip(self._sigmas, self.members, strict=True)
+        ]
         coefficients = [injection_coefficients(self.taps, row) for row in sigmas]
         self._adder.add(self.step_count + 1, coefficients)
         self.step_count += 1
@@ -277,7 +299,7 @@ class Noise:
         for member, sigma in zip(self.members, sigmas, strict=True):
             group = self.optimizer.param_groups[member.group]
             rate = float(group["lr"])
-            adaptive = "betas" in group or "alpha" in group or "lr_decay" in group
+            adaptive = isinstance(self.optimizer, ADAPTIVE) or "betas" in group
             momentum = float(group.get("momentum", 0) or 0)
             progress = rate * sigma if adaptive else rate * sigma**2 / (1 - momentum)
             total += progress * member.parameter.numel()
@@ -336,27 +358,33 @@ class Noise:
         coefficients = [[-c for c in row] for row in self._carried()]
         if recalibrate is not None and self._model is None:
             raise ValueError("recalibrate needs the model: attach(..., model=model)")
-        kept = [member.parameter.detach().clone() for member in self.members]
-        buffers = _batchnorm_buffers(self._model) if recalibrate is not None else []
+        if self._model is None and any(is_sharded(member.parameter) for member in self.members):
+            warnings.warn(
+                "clean() without model=: FSDP2 may go on with weights it gathered before; "
+                "give attach(..., model=model)",
+                stacklevel=3,
+            )
+        members = list(self.members)
+        kept = [member.parameter.detach().clone() for member in members]
         self._adder.add(self.step_count, coefficients)
-        versions = [local_part(member.parameter)[0]._version for member in self.members]
+        reshard(self._model)
+        versions = [local_part(member.parameter)[0]._version for member in members]
         self._inside_clean = True
         try:
-            if recalibrate is not None:
-                torch.optim.swa_utils.update_bn(recalibrate, self._model)  # type: ignore[arg-type]
-            yield
+            if recalibrate is None:
+                yield
+            else:
+                assert self._model is not None
+                with recalibrated(self._model, recalibrate):
+                    yield
         finally:
             self._inside_clean = False
-            changed = [
-                member.name
-                for member, version in zip(self.members, versions, strict=True)
-                if local_part(member.parameter)[0]._version != version
-            ]
+            after = [local_part(member.parameter)[0]._version for member in members]
             with torch.no_grad():
-                for member, w in zip(self.members, kept, strict=True):
+                for member, w in zip(members, kept, strict=True):
                     member.parameter.copy_(w)
-                for buffer, value in buffers:
-                    buffer.copy_(value)
+            reshard(self._model)
+            changed = [m.name for m, a, b in zip(members, versions, after, strict=True) if a != b]
             if changed:
                 warnings.warn(
                     f"changed inside clean() and set back after it: {', '.join(changed)}",
@@ -370,6 +398,7 @@ class Noise:
             return
         if remove:
             self._adder.add(self.step_count, [[-c for c in row] for row in self._carried()])
+            reshard(self._model)
         self.reset()
         for remover in self._removers:
             remover()
@@ -377,6 +406,7 @@ class Noise:
 
     def reset(self) -> None:
         """Say that the weights were just replaced by clean ones: they carry no draw."""
+        self._refuse_inside_clean("reset()")
         for member in self.members:
             member.sigmas = [0.0] * (len(self.taps) - 1)
 
@@ -384,7 +414,10 @@ class Noise:
         """Measure the tensors' root mean squares again, for the draws to come (relative σ)."""
         if not self.relative:
             raise ValueError("rescale() is for relative=True; sigma is absolute here")
-        self._measure()
+        for member in self.members:
+            weights = member.parameter.detach()
+            inside = self._inside_clean or not self.removable
+            member.scale = rms(weights if inside else weights - self.injected(member.parameter))
 
     def pause(self) -> None:
         """Add nothing and count no step until resume(); the weights keep what they carry."""
@@ -411,11 +444,16 @@ class Noise:
         return "\n".join(lines)
 
 
-def _batchnorm_buffers(model: torch.nn.Module | None) -> list[tuple[Tensor, Tensor]]:
-    assert model is not None
-    return [
-        (buffer, buffer.clone())
-        for module in model.modules()
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
-        for buffer in module.buffers(recurse=False)
-    ]
+def _is_inner_step(optimizer: Optimizer) -> bool:
+    """Whether the hooks run for a `super().step()` inside the optimizer's own step.
+
+    torch then runs them twice, or not, depending on which classes were made before.
+    """
+    frame, found = sys._getframe(1), 0
+    here = Optimizer.profile_hook_step.__code__.co_filename
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "wrapper" and code.co_filename == here:
+            found += frame.f_locals.get("self") is optimizer
+        frame = frame.f_back  # type: ignore[assignment]
+    return found > 1

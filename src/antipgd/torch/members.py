@@ -50,6 +50,7 @@ class Member:
     name: str
     group: int
     key: int
+    first_lr: float  # that schedule="lr" is relative to
     scale: float  # what sigma is multiplied with: 1, or the tensor's rms where σ is relative
     sigmas: list[float]  # of the last len(taps) − 1 draws, newest first; 0 before it joined
 
@@ -126,5 +127,7 @@ def find_members(
                 )
             seen[name] = parameter
             key = stream_key(seed, f"{namespace}/{name}" if namespace else name)
-            members.append(Member(parameter, name, index, key, 1.0, [0.0] * (len(taps) - 1)))
+            rate = float(group.get("initial_lr", group["lr"]))
+            nothing = [0.0] * (len(taps) - 1)
+            members.append(Member(parameter, name, index, key, rate, 1.0, nothing))
     return members

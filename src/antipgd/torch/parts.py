@@ -42,6 +42,17 @@ def local_part(parameter: Tensor) -> tuple[Tensor, Shard | None]:
     return local, Shard(tuple(parameter.shape), tuple(offset))
 
 
+def reshard(model: torch.nn.Module | None) -> None:
+    """Let FSDP2 gather the weights anew, where a forward pass has left gathered copies behind."""
+    if model is None or not dist.is_available():
+        return
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def full_value(scalar: Tensor) -> float:
     """A scalar result as a number, gathered where it is distributed."""
     return float(scalar.full_tensor() if is_sharded(scalar) else scalar)  # type: ignore[attr-defined]
@@ -50,7 +61,9 @@ def full_value(scalar: Tensor) -> float:
 def common_seed(seed: int | None) -> int:
     """The seed given, else torch.initial_seed() of rank 0, which is never advanced."""
     if seed is not None:
-        return seed
+        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+            raise ValueError(f"seed must be an integer from 0 to 2**64 - 1; got {seed!r}")
+        return int(seed)
     found = [torch.initial_seed() % 2**64]
     if dist.is_available() and dist.is_initialized():
         dist.broadcast_object_list(found, src=0)

@@ -25,6 +25,7 @@ def group_state(common: Mapping[str, Any], members: Sequence[Member]) -> dict[st
         **common,
         "names": [member.name for member in members],
         "shapes": [list(member.parameter.shape) for member in members],
+        "first_lrs": [member.first_lr for member in members],
         "scales": [member.scale for member in members],
         "sigmas": [list(member.sigmas) for member in members],
     }
@@ -70,8 +71,21 @@ def clean_state_dict(
                     f"the model's state has no {name!r} of shape {tuple(shape)}; save an optimizer "
                     f"made from model.named_parameters(), or attach with model="
                 )
-            clean[keys[name]] = _without_noise(model_state[keys[name]], name, sigmas, state)
+            noisy = model_state[keys[name]]
+            z = _without_noise(noisy, name, sigmas, state)
+            clean |= {key: z for key, other in model_state.items() if _same_memory(other, noisy)}
     return clean
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two entries of a state are one tied weight."""
+    if a is b:
+        return True
+    return a.numel() > 0 and (a.data_ptr(), a.shape, a.stride()) == (
+        b.data_ptr(),
+        b.shape,
+        b.stride(),
+    )
 
 
 def _check_removable(state: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Anti-PGD as an optimizer of its own: torch's SGD with the noise attached."""
 
+import glob
 from typing import Any
 
 import torch
@@ -40,6 +41,10 @@ class AntiPGD(torch.optim.SGD):
             "exclude": exclude, "namespace": namespace,
         }  # fmt: skip
         self.noise = attach(self, sigma, seed=seed, model=model, **self._noise_settings)
+        # Names, which survive a copy where a predicate may not.
+        noisy = {member.name for member in self.noise.members}
+        every = [name for names in group_names(self, model) for name in names]
+        self._noise_settings["exclude"] = [glob.escape(n) for n in every if n not in noisy]
 
     def __getstate__(self) -> dict[str, Any]:
         states = self.noise.group_states() if self.noise.attached else []
