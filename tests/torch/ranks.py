@@ -23,7 +23,6 @@ from antipgd.noise import draws
 from antipgd.torch import attach
 
 SEED, SIGMA, STEPS = 5, 0.05, 50
-SHAPES = [(7, 6), (7,), (5, 7), (5,), (1, 5), (1,)]  # nothing divides by 2, 3 and 4
 
 
 def make_model():
