@@ -25,20 +25,17 @@ from antipgd.torch import attach
 SEED, SIGMA, STEPS = 5, 0.05, 50
 
 
-def make_model():
+def make_model(first=7, second=5, outputs=1):
+    """By default of sizes that nothing divides evenly."""
     torch.manual_seed(0)
     return torch.nn.Sequential(
-        torch.nn.Linear(6, 7), torch.nn.Tanh(), torch.nn.Linear(7, 5), torch.nn.Tanh(),
-        torch.nn.Linear(5, 1),
+        torch.nn.Linear(6, first), torch.nn.Tanh(), torch.nn.Linear(first, second),
+        torch.nn.Tanh(), torch.nn.Linear(second, outputs),
     )  # fmt: skip
 
 
 def even_model():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(
-        torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 12), torch.nn.Tanh(),
-        torch.nn.Linear(12, 4),
-    )  # fmt: skip
+    return make_model(8, 12, 4)
 
 
 def batch():

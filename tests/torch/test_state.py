@@ -423,7 +423,7 @@ def test_a_garbage_optimizer_does_not_stand_in_the_way():
         model = make_model()
         optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
         optimizer.me = optimizer  # garbage that only the collector finds
-        attach(optimizer, sigma=0.1, seed=1)
+        assert attach(optimizer, sigma=0.1, seed=1).attached
         del model, optimizer
 
 
