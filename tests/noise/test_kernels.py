@@ -111,6 +111,26 @@ def test_memory_format_does_not_matter(shape, law):
         assert same_bits(array, expected), name
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("shape", "first"),
+    [((3, 32, 3, 3), 0), ((5, 96, 3, 3), 1), ((5, 32, 3, 3), 3), ((30, 256, 3, 3), 0),
+     ((4, 33, 3, 3), 1), ((4, 64, 3, 2), 1)],
+)  # fmt: skip
+def test_signs_of_convolutions_in_channels_last(shape, first, dtype):
+    """Strips of nine words: alone, from the middle of a block, more than one work array holds,
+    and shapes that are not made of strips."""
+    whole = weights(shape).astype(dtype)
+    part = laid_out(whole[first:], (0, 2, 3, 1))
+    for newest, coefficients in ((5, [0.3, -0.2]), (1, [0.3, -0.2]), (5, [0.3, -0.2, 0.1])):
+        before = part.copy()
+        Targets([part], [KEY], [Shard(shape, (first, 0, 0, 0))]).inject(
+            newest, [coefficients], as_law("rademacher")
+        )
+        added = slow(np.zeros_like(whole), KEY, newest, coefficients, as_law("rademacher"))
+        assert same_bits(part, before + added[first:])
+
+
 @settings(max_examples=60)
 @given(data=st.data(), law=st.sampled_from(ALL_LAWS))
 def test_any_part_of_a_parameter_gets_its_part_of_the_draw(data, law):
@@ -221,10 +241,10 @@ for law in ("gaussian", "rademacher", "uniform", "laplace", "student-t:5"):
     kernels.draw_into(out, np.uint64(77), 9, 13, law_arguments(law))
     total.update(out.tobytes())
     w = np.linspace(-1, 1, 9_000).astype(np.float32).reshape(10, 3, 3, 100).transpose(0, 3, 1, 2)
-    row = w[0].copy()
-    Targets([w, row], [5, 6]).inject(4, [[0.3, -0.2]] * 2, law)
-    total.update(w.tobytes())
-    total.update(row.tobytes())
+    row, strips = w[0].copy(), w.copy("K")[:, :96]
+    Targets([w, row, strips], [5, 6, 7]).inject(4, [[0.3, -0.2]] * 3, law)
+    for array in (w, row, strips):
+        total.update(array.tobytes())
 print(numba.config.CPU_NAME, total.hexdigest())
 """
 CPUS = {
@@ -263,6 +283,10 @@ BOUNDS = """
 import numpy as np
 from antipgd.noise.inplace import Targets
 from antipgd.noise.placement import Shard
+convolutions = np.zeros((40, 3, 3, 64), np.float32).transpose(0, 3, 1, 2)
+for sign in (1.0, -1.0):
+    Targets([convolutions], [9]).inject(2, [[sign, -sign]], "rademacher")
+assert abs(convolutions).max() == 0
 shapes = [(257, 255), (4096, 3), (1024, 12), (512, 96), (2048, 10), (300, 9), (130, 31)]
 for law in ("gaussian", "rademacher", "student-t:5"):
     for shape in shapes:

@@ -35,6 +35,8 @@ _SLACK = 256  # a slice of CHUNK draws touches at most this many more, in whole 
 _LANES = 16  # blocks are made in multiples of this, lest a scalar loop do the rest
 _BLOCKS = CHUNK // 2 + _LANES  # student-t: CHUNK // 2 + 1 blocks for a chunk, in whole lanes
 _SIGN_BLOCKS = 512  # blocks of 128 signs made at a time
+_STRIP_ROWS, _STRIP_COLUMNS = 32, 9  # a strip of a 3×3 convolution in channels_last: nine words
+_STRIPS = 216  # made at a time: 9 · 216 words, one block more for the start, and seven read past
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -138,6 +140,60 @@ def _prefetch(typing_context, address):
         return context.get_dummy_value()
 
     return types.none(types.int64), generate
+
+
+@intrinsic
+def _add_sign_strip(typing_context, newer, older, c_newer, c_older, w, column_bytes):
+    """w[r + c·column_step] += (±c_newer) + (±c_older) for 32 rows of nine columns.
+
+    `newer`, `older` and `w` are addresses. The sign of (r, c) is bit 9r + c of nine words, so
+    half a column takes 16 bits from fixed places: one shuffle of the words and one shift, where a
+    loop over an index would gather. LLVM does not find this by itself, hence vectors by hand.
+    """
+    number, word, lanes = c_newer.bitwidth, ir.IntType(32), 16
+    signature = types.none(types.int64, types.int64, c_newer, c_newer, types.int64, types.int64)
+
+    def generate(context, builder, signature, arguments):
+        scalar = ir.FloatType() if number == 32 else ir.DoubleType()
+        floats, words = ir.VectorType(scalar, lanes), ir.VectorType(word, lanes)
+
+        def constant(values):
+            return ir.Constant(words, [ir.Constant(word, int(value)) for value in values])
+
+        def everywhere(value):
+            one = builder.insert_element(ir.Constant(floats, ir.Undefined), value, word(0))
+            return builder.shuffle_vector(one, one, constant([0] * lanes))
+
+        def signs(loaded, bits):
+            picked = builder.shuffle_vector(loaded, loaded, constant(bits // 32))
+            shifted = builder.shl(picked, constant(31 - bits % 32))
+            signed = builder.and_(shifted, constant([0x80000000] * lanes))
+            ones = builder.or_(signed, constant([int(_ONE_BITS)] * lanes))
+            unit = builder.bitcast(ones, ir.VectorType(ir.FloatType(), lanes))
+            return unit if number == 32 else builder.fpext(unit, floats)
+
+        def at(address, kind):
+            return builder.inttoptr(address, kind.as_pointer())
+
+        newer, older, c_newer, c_older, w, column_bytes = arguments
+        loaded = [builder.load(at(address, words), align=4) for address in (newer, older)]
+        scales = [everywhere(c) for c in (c_newer, c_older)]
+        for column in range(_STRIP_COLUMNS):
+            for row in range(0, _STRIP_ROWS, lanes):
+                bits = _STRIP_COLUMNS * np.arange(row, row + lanes) + column
+                new, old = (
+                    builder.fmul(scale, signs(source, bits))
+                    for scale, source in zip(scales, loaded, strict=True)
+                )
+                place = builder.add(w, ir.Constant(ir.IntType(64), row * number // 8))
+                target = at(place, floats)
+                weights = builder.load(target, align=number // 8)
+                added = builder.fadd(weights, builder.fadd(new, old))
+                builder.store(added, target, align=number // 8)
+            w = builder.add(w, column_bytes)
+        return context.get_dummy_value()
+
+    return signature, generate
 
 
 @njit(inline="always")
@@ -521,12 +577,59 @@ def _inject_panel(w, piece, key, newest, coefficients, start, law, words, newer,
 
 
 @njit(nogil=True, cache=True)
+def _in_strips(piece):
+    """Whether a piece is what channels_last makes of 3×3 convolutions, in whole strips."""
+    rows, columns = piece[_ROWS], piece[_COLUMNS]
+    dense = piece[_ROW_JUMP] == columns and piece[_OUTER_JUMP] == rows * columns
+    whole = rows % _STRIP_ROWS == 0 and piece[_START] % 32 == 0
+    return columns == _STRIP_COLUMNS and piece[_ROW_STEP] == 1 and dense and whole
+
+
+@njit(nogil=True, cache=True)
+def _add_sign_strips(w, first, strips, piece, newer, older, skip, c_newer, c_older):
+    """Add to strips first … first + strips − 1 of a piece; their words begin at word `skip`."""
+    _not_inlined()
+    _widest_vectors()
+    per_panel = piece[_ROWS] // _STRIP_ROWS
+    outer_step, column_bytes = piece[_OUTER_STEP], piece[_COLUMN_STEP] * w.itemsize
+    for i in range(strips):
+        panel = (first + i) // per_panel
+        row = (first + i - panel * per_panel) * _STRIP_ROWS
+        to = w.ctypes.data + (panel * outer_step + row) * w.itemsize
+        ahead = to + outer_step * w.itemsize
+        for c in range(_STRIP_COLUMNS):
+            for byte in range(0, _STRIP_ROWS * w.itemsize, _LINE_BYTES):
+                _prefetch(np.int64(ahead + c * column_bytes + byte))
+        at = 4 * (skip + _STRIP_COLUMNS * i)
+        _add_sign_strip(np.int64(newer.ctypes.data + at), np.int64(older.ctypes.data + at),
+                        c_newer, c_older, np.int64(to), np.int64(column_bytes))  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def _inject_strips(w, piece, key, newest, coefficients, words, newer, older):
+    """One pass over a piece that is `_in_strips`, for a sign pair."""
+    c_newer, c_older = w.dtype.type(coefficients[0]), w.dtype.type(coefficients[1])
+    total = piece[_OUTER] * piece[_ROWS] // _STRIP_ROWS
+    for i in range(0, total, _STRIPS):
+        n = min(_STRIPS, total - i)
+        word = piece[_START] // 32 + _STRIP_COLUMNS * i
+        skip = word % 4
+        blocks = (skip + _STRIP_COLUMNS * n + 3) // 4
+        _make_signs(key, newest, word // 4, blocks, words, newer)
+        _make_signs(key, newest - 1, word // 4, blocks, words, older)
+        _add_sign_strips(w, i, n, piece, newer, older, skip, c_newer, c_older)
+
+
+@njit(nogil=True, cache=True)
 def _inject_piece(piece, key, newest, coefficients, law, words, newer, older, xi, eps):
     """Add the injection of one piece: `outer` panels of rows × columns (see `placement`)."""
     outer, rows, columns = piece[_OUTER], piece[_ROWS], piece[_COLUMNS]
     outer_step, row_step, column_step = piece[_OUTER_STEP], piece[_ROW_STEP], piece[_COLUMN_STEP]
     span = (outer - 1) * outer_step + (rows - 1) * row_step + (columns - 1) * column_step + 1
     w = carray(_pointer(piece[_ADDRESS], eps), span)
+    if _in_strips(piece) and _is_sign_pair(newest, coefficients, law):
+        _inject_strips(w, piece, key, newest, coefficients, words, newer, older)
+        return
     for o in range(outer):
         here, start = w[o * outer_step :], piece[_START] + o * piece[_OUTER_JUMP]
         if column_step == 1 and (rows == 1 or columns >= CHUNK // 16):
