@@ -21,7 +21,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
-	$(PIP) --editable '.[cpu]' --group test --group agreement --group lint --group bench
+	$(PIP) --editable '.[cpu,paper]' --group test --group agreement --group lint --group bench
 	touch $@
 
 lint: $(VENV)/ready
@@ -38,6 +38,7 @@ test-slow: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/simulator.py
 
 battery: $(VENV)/ready
 	@command -v dieharder >/dev/null || { echo "make battery needs Debian's dieharder"; exit 1; }

@@ -16,7 +16,7 @@ from antipgd.noise import as_law, kernels, stream_key
 from antipgd.noise.injection import combine
 from antipgd.noise.inplace import Targets, inject, inject_rows, law_arguments
 from antipgd.noise.placement import PIECE_ELEMENTS, Shard, pieces_of
-from antipgd.noise.stream import key_draws
+from antipgd.noise.stream import key_draws, key_indices
 from stream_backends import LAWS
 
 ALL_LAWS = [as_law(name) for name in LAWS]
@@ -129,6 +129,25 @@ def test_signs_of_convolutions_in_channels_last(shape, first, dtype):
         )
         added = slow(np.zeros_like(whole), KEY, newest, coefficients, as_law("rademacher"))
         assert same_bits(part, before + added[first:])
+
+
+@pytest.mark.parametrize("law", ALL_LAWS, ids=str)
+def test_draws_by_chunks(law):
+    words, signs, _, xi, _ = kernels.workspace(np.empty(0, np.float32))
+    for start, count in ((0, 1), (0, 100), (0, kernels.CHUNK), (2 * kernels.CHUNK, 4001)):
+        kernels.draw_chunk(np.uint64(KEY), 3, start, count, law_arguments(law), words, signs, xi)
+        assert same_bits(xi[:count], key_draws(KEY, 3, start, start + count, law))
+
+
+@pytest.mark.parametrize("count", [1, 4, 7, 100, 8256, 20_001])
+def test_indices(count):
+    words, *_ = kernels.workspace(np.empty(0, np.float32))
+    out = np.empty(count, np.int64)
+    kernels.draw_indices(np.uint64(KEY), 9, 40, words, out)
+    expected = key_indices(KEY, 9, count, 40)
+    assert (out == expected).all()
+    assert (expected[: count // 2] == key_indices(KEY, 9, count // 2, 40)).all()
+    assert set(out) <= set(range(40))
 
 
 @settings(max_examples=60)

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from antipgd.noise import Constant, Cosine, Linear, Steps, Window
-from antipgd.noise.schedules import factor
+from antipgd.noise.schedules import as_schedule, factor
 
 
 def test_constant():
@@ -58,3 +58,17 @@ def test_bad_spans():
         Window(4, 4)
     with pytest.raises(ValueError, match="got start=-1"):
         Window(-1)
+
+
+def test_schedules_from_their_written_form():
+    assert as_schedule("linear:2:10") == Linear(2, 10)
+    assert as_schedule("cosine:2:10:0.5:0.1") == Cosine(2, 10, 0.5, 0.1)
+    assert as_schedule("steps:3:9") == Steps((3, 9))
+    assert as_schedule("steps:3:9:gamma=0.5") == Steps((3, 9), 0.5)
+    for bad in ("linear", "linear:1", "sine:1:2", "steps", ""):
+        with pytest.raises(ValueError, match=r"unknown schedule .*accepted: linear:BEGIN:END"):
+            as_schedule(bad)
+    with pytest.raises(ValueError, match="schedule 'linear:a:2': invalid literal"):
+        as_schedule("linear:a:2")
+    with pytest.raises(ValueError, match="got begin=5, end=5"):
+        as_schedule("cosine:5:5")

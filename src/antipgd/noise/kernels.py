@@ -4,7 +4,7 @@ Same words and same bits as `stream` and `injection`, proven in the tests. The w
 the second-level cache, whatever the size of the weights. Kernels are serial and release the GIL;
 `inplace` splits the work over threads. All compiled code is in this one file because numba's
 on-disk cache does not notice changes in other files. Compiled code checks no bounds: see
-`_workspace` for what fits into which array.
+`workspace` for what fits into which array.
 
 Needs numba (the `cpu` extra). Importing this module compiles nothing.
 """
@@ -99,7 +99,7 @@ def _pointer(typing_context, address, like):
 
 
 @intrinsic
-def _not_inlined(typing_context):
+def not_inlined(typing_context):
     """Keep the calling function a function: inlined, LLVM no longer sees which arrays may
     overlap and falls back to scalar code."""
 
@@ -111,7 +111,7 @@ def _not_inlined(typing_context):
 
 
 @intrinsic
-def _widest_vectors(typing_context):
+def widest_vectors(typing_context):
     """Let the calling function use all of AVX-512: LLVM prefers half of it, which costs the
     float transforms a fifth. llvmlite writes out this attribute but does not list it, hence
     `set.add`."""
@@ -269,7 +269,7 @@ def _philox(key, step, first_block, n, words):
     They sit in 64-bit lanes with rubbish above bit 32; masking only at the multiplication is
     what LLVM turns into one vector multiply.
     """
-    _not_inlined()
+    not_inlined()
     key0, key1 = key & _LOW, key >> _HALF
     for i in range(n):
         block = first_block + np.uint64(i)
@@ -290,8 +290,8 @@ def _philox(key, step, first_block, n, words):
 
 @njit(nogil=True, cache=True)
 def _fill_gaussian(n, words, out):
-    _not_inlined()
-    _widest_vectors()
+    not_inlined()
+    widest_vectors()
     for i in range(n):
         g0, g1 = _gaussian_pair(words[i], words[_BLOCKS + i])
         g2, g3 = _gaussian_pair(words[2 * _BLOCKS + i], words[3 * _BLOCKS + i])
@@ -303,8 +303,8 @@ def _fill_gaussian(n, words, out):
 
 @njit(nogil=True, cache=True)
 def _fill_uniform(n, words, out):
-    _not_inlined()
-    _widest_vectors()
+    not_inlined()
+    widest_vectors()
     for i in range(n):
         out[4 * i] = np.float32(words[i] | _I1) * _SQRT3_PER_UNIT
         out[4 * i + 1] = np.float32(words[_BLOCKS + i] | _I1) * _SQRT3_PER_UNIT
@@ -319,8 +319,8 @@ def _laplace(word):
 
 @njit(nogil=True, cache=True)
 def _fill_laplace(n, words, out):
-    _not_inlined()
-    _widest_vectors()
+    not_inlined()
+    widest_vectors()
     for i in range(n):
         out[4 * i] = _laplace(words[i])
         out[4 * i + 1] = _laplace(words[_BLOCKS + i])
@@ -330,8 +330,8 @@ def _fill_laplace(n, words, out):
 
 @njit(nogil=True, cache=True)
 def _fill_student_t(n, words, power, log_high, log_low, scale, out):
-    _not_inlined()
-    _widest_vectors()
+    not_inlined()
+    widest_vectors()
     for i in range(n):
         a, b = words[i], words[_BLOCKS + i]
         c, d = words[2 * _BLOCKS + i], words[3 * _BLOCKS + i]
@@ -359,7 +359,7 @@ def _in_lanes(blocks):
 
 @njit(nogil=True, cache=True)
 def _interleave(n, words, signs):
-    _not_inlined()
+    not_inlined()
     for i in range(n):
         signs[4 * i] = words[i]
         signs[4 * i + 1] = words[_BLOCKS + i]
@@ -383,7 +383,7 @@ def _sign(word, bit):
 
 @njit(nogil=True, cache=True)
 def _zero(n, out):
-    _not_inlined()
+    not_inlined()
     for i in range(n):
         out[i] = 0
 
@@ -391,8 +391,8 @@ def _zero(n, out):
 @njit(nogil=True, cache=True)
 def _add_signs(n, signs, c, out):
     """out += ±c. Adding to zeros vectorises where setting does not, and gives the same bits."""
-    _not_inlined()
-    _widest_vectors()
+    not_inlined()
+    widest_vectors()
     for i in range(n):
         for bit in range(32):
             out[32 * i + bit] += c * _sign(signs[i], bit)
@@ -401,8 +401,8 @@ def _add_signs(n, signs, c, out):
 @njit(nogil=True, cache=True)
 def _add_sign_pairs(n, newer, older, c_newer, c_older, w):
     """w += (±c_newer) + (±c_older)."""
-    _not_inlined()
-    _widest_vectors()
+    not_inlined()
+    widest_vectors()
     ahead = w.ctypes.data + _PREFETCH_BYTES
     for i in range(n):
         for line in range(0, 32 * w.itemsize, _LINE_BYTES):
@@ -432,14 +432,14 @@ def _inject_sign_pairs(w, blocks, key, newest, coefficients, first_block, words,
 
 @njit(nogil=True, cache=True)
 def _add_scaled(n, c, xi, out):
-    _not_inlined()
+    not_inlined()
     for i in range(n):
         out[i] += c * xi[i]
 
 
 @njit(nogil=True, cache=True)
 def _set_scaled(n, c, xi, out):
-    _not_inlined()
+    not_inlined()
     for i in range(n):
         out[i] = c * xi[i]
 
@@ -484,7 +484,7 @@ def _injection(key, newest, coefficients, start, count, law, words, newer, older
 
 @njit(nogil=True, cache=True)
 def _add(w, eps):
-    _not_inlined()
+    not_inlined()
     for i in range(w.shape[0]):
         w[i] += eps[i]
 
@@ -520,8 +520,8 @@ def _add_columns(w, column_step, eps, skip, rows, columns, ahead):
     Asks for the memory `ahead` elements further on. Unsigned indices cannot count from the end,
     so no test for that stands in the way, and gathers with 32 bits are twice as fast.
     """
-    _not_inlined()
-    _widest_vectors()
+    not_inlined()
+    widest_vectors()
     far = w.ctypes.data + ahead * w.itemsize
     for c in range(columns):
         begin = c * column_step
@@ -535,7 +535,7 @@ def _add_columns(w, column_step, eps, skip, rows, columns, ahead):
 @njit(nogil=True, cache=True)
 def _add_strided(w, row_step, column_step, eps, skip, rows, columns):
     """w[r·row_step + c·column_step] += eps[skip + r·columns + c]."""
-    _not_inlined()
+    not_inlined()
     for r in range(rows):
         for c in range(columns):
             w[r * row_step + c * column_step] += eps[skip + r * columns + c]
@@ -588,8 +588,8 @@ def _in_strips(piece):
 @njit(nogil=True, cache=True)
 def _add_sign_strips(w, first, strips, piece, newer, older, skip, c_newer, c_older):
     """Add to strips first … first + strips − 1 of a piece; their words begin at word `skip`."""
-    _not_inlined()
-    _widest_vectors()
+    not_inlined()
+    widest_vectors()
     per_panel = piece[_ROWS] // _STRIP_ROWS
     outer_step, column_bytes = piece[_OUTER_STEP], piece[_COLUMN_STEP] * w.itemsize
     for i in range(strips):
@@ -643,7 +643,7 @@ def _inject_piece(piece, key, newest, coefficients, law, words, newer, older, xi
 
 
 @njit(nogil=True, cache=True)
-def _workspace(like):
+def workspace(like):
     """Work arrays: words, signs (newer, older), xi, and eps like `like`.
 
     `_injection` makes count ≤ CHUNK elements: at most CHUNK // 2 + 1 blocks of two draws,
@@ -667,7 +667,7 @@ def _adds_something(newest, coefficients):
 @njit(nogil=True, cache=True)
 def inject_pieces(pieces, owners, keys, newest, coefficients, law, like):
     """Add the injections of all `pieces`; piece i belongs to tensor owners[i]."""
-    words, newer, older, xi, eps = _workspace(like)
+    words, newer, older, xi, eps = workspace(like)
     for i in range(pieces.shape[0]):
         owner = owners[i]
         if _adds_something(newest, coefficients[owner]):
@@ -678,7 +678,7 @@ def inject_pieces(pieces, owners, keys, newest, coefficients, law, like):
 @njit(nogil=True, cache=True)
 def inject_rows(w, keys, newest, coefficients, law):
     """Add to each row of `w` the injection of its own key and coefficients."""
-    words, newer, older, xi, eps = _workspace(w)
+    words, newer, older, xi, eps = workspace(w)
     for row in range(w.shape[0]):
         if _adds_something(newest, coefficients[row]):
             _inject_run(w[row], keys[row], newest, coefficients[row], 0,
@@ -688,6 +688,38 @@ def inject_rows(w, keys, newest, coefficients, law):
 @njit(nogil=True, cache=True)
 def draw_into(out, key, step, start, law):
     """Unit draws of elements start … start + len(out) − 1 at a step ≥ 1, into float32 `out`."""
-    words, newer, older, xi, eps = _workspace(out)
-    out[:] = 0
+    words, newer, older, xi, eps = workspace(out)
+    _zero(out.shape[0], out)
     _inject_run(out, key, step, np.ones(1), start, law, words, newer, older, xi, eps)
+
+
+@njit(nogil=True, cache=True)
+def draw_chunk(key, step, start, count, law, words, signs, xi):
+    """Unit draws of elements start … start + count − 1 at a step ≥ 1, at the beginning of `xi`.
+
+    For loops of compiled code that make work arrays once, by `workspace`. `start` must be a
+    multiple of CHUNK and count at most CHUNK; `xi` is filled in whole blocks.
+    """
+    per_block = 128 if law[0] == RADEMACHER else 2 if law[0] == STUDENT_T else 4
+    first, blocks = start // per_block, (count + per_block - 1) // per_block
+    if law[0] == RADEMACHER:
+        _make_signs(key, step, first, blocks, words, signs)
+        _zero(128 * blocks, xi)
+        _add_signs(4 * blocks, signs, np.float32(1), xi)
+    else:
+        n = _in_lanes(blocks)
+        _philox(key, np.uint64(step), np.uint64(first), n, words)
+        _fill(law, n, words, xi)
+
+
+@njit(nogil=True, cache=True)
+def draw_indices(key, step, bound, words, out):
+    """As many indices from 0 to bound − 1 as `out` holds: see `stream.key_indices`."""
+    most = 4 * (_BLOCKS // _LANES * _LANES)
+    for begin in range(0, out.shape[0], most):
+        n = min(most, out.shape[0] - begin)
+        blocks = _in_lanes((n + 3) // 4)
+        _philox(key, np.uint64(step), np.uint64(begin // 4), blocks, words)
+        for i in range(n):
+            word = np.uint64(np.uint32(words[(i & 3) * _BLOCKS + (i >> 2)]))
+            out[begin + i] = np.int64((word * np.uint64(bound)) >> _HALF)

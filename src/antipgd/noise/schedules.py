@@ -105,3 +105,33 @@ class Window:
 
     def __call__(self, step: int) -> float:
         return float(step > self.start and (self.stop is None or step <= self.stop))
+
+
+_NAMED: dict[str, type[Linear] | type[Cosine]] = {"linear": Linear, "cosine": Cosine}
+
+
+def as_schedule(text: str) -> Schedule:
+    """A schedule from its written form, which is how experiments store and compare them.
+
+    "linear:BEGIN:END[:INITIAL:FINAL]", "cosine:…" likewise, "steps:M1:M2:…[:gamma=0.1]".
+
+    >>> as_schedule("linear:0:1000")(250)
+    0.75
+    >>> as_schedule("steps:10:20:gamma=0.5")(21)
+    0.25
+    """
+    name, *parts = str(text).split(":")
+    try:
+        if name in _NAMED and len(parts) in (2, 4):
+            begin, end, *values = parts
+            return _NAMED[name](int(begin), int(end), *map(float, values))
+        if name == "steps" and parts:
+            gamma = [float(p.removeprefix("gamma=")) for p in parts if p.startswith("gamma=")]
+            milestones = tuple(int(p) for p in parts if not p.startswith("gamma="))
+            return Steps(milestones, *gamma)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"schedule {text!r}: {error}") from None
+    raise ValueError(
+        f"unknown schedule {text!r}; accepted: linear:BEGIN:END[:INITIAL:FINAL], "
+        f"cosine:BEGIN:END[:INITIAL:FINAL], steps:STEP:STEP:…[:gamma=FACTOR]"
+    )

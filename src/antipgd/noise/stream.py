@@ -110,6 +110,15 @@ def key_draws(key: int, step: int, start: int, stop: int, law: Law) -> NDArray[n
     return drawn[start - first * law.per_block :][: stop - start]
 
 
+def key_indices(key: int, step: int, count: int, bound: int) -> NDArray[np.int64]:
+    """`count` independent indices from 0 to bound − 1 at `step`: ⌊word · bound / 2³²⌋.
+
+    No index is more than bound / 2³² more probable than another.
+    """
+    words = stream_words(key, step, 0, -(-count // 4)).reshape(-1)[:count]
+    return ((words.astype(np.uint64) * np.uint64(bound)) >> _HALF).astype(np.int64)
+
+
 def draws(
     seed: int,
     name: str | int,

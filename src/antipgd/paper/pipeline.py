@@ -1,0 +1,91 @@
+"""Missing → run → store: the only room that knows both how runs are made and where they are kept.
+
+The driver alone writes the store, each record as soon as it is there. Finished runs are skipped,
+so an interrupted command goes on where it stopped; runs that failed are tried again on request.
+"""
+
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+from tqdm import tqdm
+
+from antipgd.paper.record import Failure, Record
+from antipgd.paper.run.local import run_local
+from antipgd.paper.run.simulate import Tick
+from antipgd.paper.spec import Run
+from antipgd.paper.store import Store
+
+
+@dataclass
+class Outcome:
+    """What is known of the runs asked for, by name."""
+
+    records: dict[str, Record] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+
+    def add(self, result: Record | Failure) -> None:
+        """Take a result in."""
+        if isinstance(result, Record):
+            self.records[result.run.name] = result
+        else:
+            self.failures[result.run.name] = result
+
+    def in_order(self, runs: Sequence[Run]) -> list[Record]:
+        """The records there are, in the order of `runs`."""
+        return [self.records[run.name] for run in runs if run.name in self.records]
+
+
+@contextmanager
+def _progress(runs: Sequence[Run], show: bool | None) -> Generator[Tick]:
+    """A bar over run-steps with an estimate; by default only on a terminal."""
+    lock = threading.Lock()
+    total = sum(run.steps for run in runs)
+    quiet = None if show is None else not show
+    with tqdm(total=total, unit=" run-steps", unit_scale=True, disable=quiet, leave=False) as bar:
+
+        def tick(run_steps: int) -> None:
+            with lock:
+                bar.update(run_steps)
+
+        yield tick
+
+
+def stored(runs: Sequence[Run], store: Store, retry: bool = False) -> Outcome:
+    """What the store has of these runs; failures count as missing if they are to be retried."""
+    outcome = Outcome()
+    for run in runs:
+        found: Record | Failure | None = store.get(run)
+        if found is None and not retry:
+            found = store.failure(run)
+        if found is not None:
+            outcome.add(found)
+    return outcome
+
+
+def complete(
+    runs: Sequence[Run],
+    store: Store | None = None,
+    *,
+    threads: int | None = None,
+    retry: bool = False,
+    show_progress: bool | None = None,
+) -> Outcome:
+    """Run what the store does not have yet, and store it. Without a store, run everything."""
+    outcome = Outcome() if store is None else stored(runs, store, retry)
+    known = outcome.records.keys() | outcome.failures.keys()
+    missing = [run for run in {run.name: run for run in runs}.values() if run.name not in known]
+    if not missing:
+        return outcome
+    with (
+        _progress(missing, show_progress) as tick,
+        closing(run_local(missing, threads, tick)) as results,
+    ):
+        for result in results:
+            if store is not None and isinstance(result, Record):
+                store.put(result)
+            elif store is not None and isinstance(result, Failure):
+                store.put_failure(result)
+            outcome.add(result)
+    return outcome

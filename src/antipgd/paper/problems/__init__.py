@@ -1,0 +1,107 @@
+"""The paper's problems by name, and anybody's own.
+
+A problem is named by a string, so that a run can be written down: a built-in name, or
+"module:Class" for a class of your own.
+"""
+
+import dataclasses
+import difflib
+import importlib
+from collections.abc import Mapping
+
+from antipgd.paper.problems.problem import Problem
+from antipgd.paper.problems.quadratic_regression import QuadraticRegression
+from antipgd.paper.problems.widening_valley import WideningValley
+
+PROBLEMS: dict[str, type[Problem]] = {
+    "quadratic_regression": QuadraticRegression,
+    "widening_valley": WideningValley,
+}
+_own: dict[str, type[Problem]] = {}
+
+Setting = int | float | str | bool
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A hint for an error message: the nearest known word, then all of them."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}accepted: {', '.join(known)}"
+
+
+def name_of(problem: str | type[Problem]) -> str:
+    """The name of a problem class; a class of the user's is remembered under module:Class."""
+    if isinstance(problem, str):
+        return problem
+    if not (isinstance(problem, type) and issubclass(problem, Problem)):
+        raise TypeError(f"a problem is a name or a subclass of Problem; got {problem!r}")
+    for name, known in PROBLEMS.items():
+        if known is problem:
+            return name
+    name = f"{problem.__module__}:{problem.__qualname__}"
+    _own[name] = problem
+    return name
+
+
+def problem_class(name: str) -> type[Problem]:
+    """The class behind a name."""
+    if name in PROBLEMS or name in _own:
+        return PROBLEMS.get(name) or _own[name]
+    module, colon, path = name.partition(":")
+    if not colon:
+        raise ValueError(
+            f"unknown problem {name!r}; {nearest(name, list(PROBLEMS))}, "
+            f"or module:Class for one of your own"
+        )
+    try:
+        found = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"cannot find problem {name!r}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Problem)):
+        raise ValueError(f"{name!r} is not a subclass of antipgd.paper.Problem")
+    return found
+
+
+def _as_type_of(name: str, value: Setting, default: object) -> Setting:
+    """A setting as its field's type; text, as it comes from a command line, is read as that."""
+    kind = type(default)
+    try:
+        if kind is bool and isinstance(value, str):
+            return {"true": True, "false": False}[value.lower()]
+        if kind is int and not isinstance(value, str) and value != int(value):
+            raise ValueError
+        return kind(value) if kind in (int, float, str, bool) else value
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise ValueError(f"setting {name} must be of type {kind.__name__}; got {value!r}") from None
+
+
+def make_problem(name: str, settings: Mapping[str, Setting]) -> Problem:
+    """A problem with these settings, its defaults elsewhere; unknown settings are refused."""
+    cls = problem_class(name)
+    if not dataclasses.is_dataclass(cls):
+        raise TypeError(f"{name} must be a frozen dataclass, its fields being its settings")
+    fields = {field.name: field.default for field in dataclasses.fields(cls)}
+    for unknown in settings.keys() - fields.keys():
+        raise ValueError(f"unknown setting {unknown!r} of {name}; {nearest(unknown, list(fields))}")
+    return cls(**{key: _as_type_of(key, value, fields[key]) for key, value in settings.items()})
+
+
+def settings_of(problem: Problem) -> dict[str, Setting]:
+    """All settings of a problem, defaults filled in."""
+    return dataclasses.asdict(problem)  # type: ignore[call-overload]
+
+
+__all__ = [
+    "PROBLEMS",
+    "Problem",
+    "QuadraticRegression",
+    "Setting",
+    "WideningValley",
+    "make_problem",
+    "name_of",
+    "nearest",
+    "problem_class",
+    "settings_of",
+]

@@ -1,0 +1,261 @@
+"""Hash → record: results on disk that are never lost and never half written.
+
+One file per run, named by the run's hash and written once, atomically: a line that says what it is
+with the digest of the rest, a line with the record, a line with its provenance. A file that is not
+what it should be is moved aside, named, and computed again. Failures are kept apart.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import antipgd
+from antipgd.paper.problems import problem_class
+from antipgd.paper.record import Failure, Record, failure_from, record_from
+from antipgd.paper.spec import RESULTS_VERSION, Run
+
+FORMAT = 1  # of the files, not of what is in them
+_ABANDONED_SECONDS = 24 * 3600
+
+
+class StoreError(Exception):
+    """The store cannot be used or written; what is in it stays as it was."""
+
+
+class NewerStoreError(StoreError):
+    """The store was made by a newer version of this package."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The whole content under its name, or nothing; flushed to the disk before it is named."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def make_folder(path: Path) -> None:
+    """A folder to write into, or a `StoreError` that says why not."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise StoreError(f"{path} must be a folder, but a file is in the way") from None
+    except OSError as error:
+        raise StoreError(f"cannot make the folder {path}: {error.strerror}") from error
+
+
+@cache
+def _code_digest() -> str:
+    """A digest of this package's source, whatever its version number says."""
+    digest = hashlib.blake2b(digest_size=8)
+    root = Path(antipgd.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def provenance() -> dict[str, Any]:
+    """Which code made a record, on what and when."""
+    return {
+        "antipgd": antipgd.__version__,
+        "code": _code_digest(),
+        "python": platform.python_version(),
+        **{package: _version_of(package) for package in ("numpy", "numba")},
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _versions(run: Run) -> dict[str, int]:
+    return {"results": RESULTS_VERSION, "problem": problem_class(run.problem).version}
+
+
+class _NotOursError(Exception):
+    """A file that is not what its name says."""
+
+
+class Store:
+    """Records of runs in a folder. Several processes may use it at the same time."""
+
+    def __init__(self, root: Path, warn: Callable[[str], None] = lambda message: None) -> None:
+        self.root = Path(root)
+        self._warn = warn
+        make_folder(self.root)
+        self._check_format()
+        self._sweep_abandoned()
+
+    def _check_format(self) -> None:
+        path = self.root / "format.json"
+        try:
+            found = json.loads(path.read_bytes())["format"]
+        except FileNotFoundError:
+            self._write(path, json.dumps({"antipgd": "store", "format": FORMAT}).encode() + b"\n")
+            return
+        except (ValueError, KeyError, TypeError):
+            self._move_aside(path, "it does not say which format this store has")
+            return self._check_format()
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        if found != FORMAT:
+            raise NewerStoreError(
+                f"{self.root} has format {found}, this version of antipgd knows {FORMAT}: use a "
+                f"newer version, or another --out"
+            )
+
+    def _sweep_abandoned(self) -> None:
+        """Remove what killed writers left behind, once nobody can still be writing it."""
+        for path in self.root.rglob(".writing-*"):
+            try:
+                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    path.unlink()
+            except OSError:
+                continue
+
+    def _path(self, kind: str, name: str) -> Path:
+        return self.root / kind / name[:2] / f"{name}.json"
+
+    def _write(self, path: Path, content: bytes) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            hint = "; make room and run the same command again, it goes on" if full else ""
+            raise StoreError(f"cannot write {path}: {error.strerror}{hint}") from error
+
+    def _put(self, kind: str, run: Run, body: str) -> None:
+        rest = f"{body}\n{json.dumps(provenance(), sort_keys=True)}\n".encode()
+        header = {
+            "antipgd": kind,
+            "format": FORMAT,
+            "versions": _versions(run),
+            "sha256": hashlib.sha256(rest).hexdigest(),
+        }
+        self._write(self._path(kind, run.name), json.dumps(header).encode() + b"\n" + rest)
+
+    def put(self, record: Record) -> None:
+        """Keep a record; a failure of the same run is forgotten."""
+        self._put("record", record.run, record.to_json())
+        self._path("failure", record.run.name).unlink(missing_ok=True)
+
+    def put_failure(self, failure: Failure) -> None:
+        """Keep a failure, apart from the results."""
+        self._put("failure", failure.run, failure.to_json())
+
+    def _parts(self, kind: str, name: str, content: bytes) -> tuple[dict, dict, dict]:
+        """Header, body and provenance of a file, or `_NotOursError` with what is wrong with it."""
+        first, _, rest = content.partition(b"\n")
+        try:
+            header = json.loads(first)
+            assert header["antipgd"] == kind
+            found, digest = header["format"], header["sha256"]
+        except (ValueError, KeyError, TypeError, AssertionError):
+            raise _NotOursError(f"it is not a {kind} of antipgd") from None
+        if found > FORMAT:
+            raise NewerStoreError(
+                f"{self._path(kind, name)} has format {found}, this version of antipgd knows "
+                f"{FORMAT}: use a newer version, or another --out"
+            )
+        if hashlib.sha256(rest).hexdigest() != digest:
+            raise _NotOursError("its digest does not match: it is truncated or was changed")
+        body, made, _ = rest.split(b"\n")
+        values = json.loads(body)
+        return header, values, json.loads(made)
+
+    def _move_aside(self, path: Path, why: str) -> None:
+        aside = self.root / "aside"
+        aside.mkdir(exist_ok=True)
+        target = aside / f"{path.stem}-{time.time_ns()}{path.suffix}"
+        try:
+            os.replace(path, target)
+        except FileNotFoundError:
+            return  # another process was faster
+        self._warn(f"{path}: {why}; moved to {target}, to be computed again")
+
+    def _read(self, kind: str, run: Run) -> tuple[dict, dict, dict] | None:
+        path = self._path(kind, run.name)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        try:
+            header, values, made = self._parts(kind, run.name, content)
+            made_by = record_from(values).run if kind == "record" else failure_from(values).run
+            if made_by.name != run.name:
+                raise _NotOursError(f"it belongs to the run {made_by.name}")
+        except _NotOursError as error:
+            self._move_aside(path, str(error))
+            return None
+        except (KeyError, TypeError, ValueError) as error:
+            self._move_aside(path, f"it cannot be understood ({error})")
+            return None
+        newer = {k: v for k, v in header["versions"].items() if v > _versions(run).get(k, 0)}
+        if newer:
+            raise NewerStoreError(
+                f"{path} has {newer}, newer than {_versions(run)} of this antipgd: use a newer "
+                f"version, or another --out"
+            )
+        return header, values, made
+
+    def get(self, run: Run) -> Record | None:
+        """The record of a run; None if it is missing or stale."""
+        parts = self._read("record", run)
+        if parts is None or parts[0]["versions"] != _versions(run):
+            return None
+        return record_from(parts[1])
+
+    def provenance(self, run: Run) -> dict[str, Any] | None:
+        """Which code made the record of a run, on what and when."""
+        parts = self._read("record", run)
+        return None if parts is None else parts[2]
+
+    def failure(self, run: Run) -> Failure | None:
+        """How a run failed, if the present code was what failed."""
+        parts = self._read("failure", run)
+        if parts is None or parts[0]["versions"] != _versions(run):
+            return None
+        return failure_from(parts[1])
+
+    def state(self, run: Run) -> str:
+        """done, stale (made by other code), failed or missing."""
+        parts = self._read("record", run)
+        if parts is not None and parts[0]["versions"] == _versions(run):
+            return "done"
+        if self.failure(run) is not None:
+            return "failed"
+        return "missing" if parts is None else "stale"

@@ -1,0 +1,316 @@
+"""The simulator against `antipgd.torch`, the reference, and itself in other company."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+import antipgd.torch
+from antipgd.noise import draws, reference, stream_key
+from antipgd.noise.stream import key_indices
+from antipgd.paper.problems import Problem, name_of
+from antipgd.paper.record import Failure
+from antipgd.paper.run.blocks import LANES, Block, blocks_of, generator
+from antipgd.paper.run.compiled import CompiledStepper
+from antipgd.paper.run.local import run_local
+from antipgd.paper.run.simulate import simulate
+from antipgd.paper.run.stepping import NumpyStepper
+from antipgd.paper.run.timing import seconds_needed
+from antipgd.paper.spec import make_run
+
+REGRESSION, VALLEY = "quadratic_regression", "widening_valley"
+
+
+def run(method="anti", problem=REGRESSION, settings=None, **changes):
+    values = {"lr": 0.1, "sigma": 0.05, "steps": 200, "seed": 0} | changes
+    return make_run(problem, settings or {}, method, **values)
+
+
+def block(*runs):
+    return Block((*runs, *[None] * (LANES - len(runs))))
+
+
+def after(stepper, step):
+    stepper.advance(step)
+    return stepper.weights()
+
+
+# -- the same trajectory as everything else ---------------------------------------------------
+
+
+def regression_data(seed):
+    spec = run(seed=seed)
+    return spec.make_problem().data(generator(seed, REGRESSION, "data"))
+
+
+@pytest.mark.parametrize("law", ["gaussian", "rademacher"])
+@pytest.mark.parametrize("method", ["anti", "pgd", "antisgd", "label"])
+def test_the_simulator_does_what_torch_with_autograd_does(method, law):
+    """200 steps in float64. The batch and label draws are handed to torch from the stream."""
+    seed, steps, lr = 7, 200, 0.02
+    data = regression_data(seed)
+    X, y = torch.tensor(data.X), torch.tensor(data.y)
+    w = torch.nn.Parameter(torch.ones(100, dtype=torch.float64))
+    optimizer = torch.optim.SGD([("w", w)], lr=lr)
+    taps = {"pgd": (1,)}.get(method, (1, -1))
+    if method != "label":
+        antipgd.torch.attach(optimizer, sigma=0.05, seed=seed, law=law, taps=taps)
+    for step in range(1, steps + 1):
+        rows, labels = torch.arange(40), y
+        if method == "antisgd":
+            rows = torch.tensor(key_indices(stream_key(seed, "rows", "batch"), step, 3, 40))
+        if method == "label":
+            shift = draws(seed, "labels", step, 0, 40, law, purpose="label").astype(np.float64)
+            labels = y + 0.05 * torch.tensor(shift)
+        optimizer.zero_grad()
+        ((X[rows] @ (w * w) - labels[rows]) ** 2).mean().div(4).backward()
+        optimizer.step()
+    batch = {"batch": 3} if method == "antisgd" else {}
+    ours = after(CompiledStepper(block(run(method, lr=lr, seed=seed, law=law, **batch))), steps)[0]
+    assert np.abs(ours - w.detach().numpy()).max() < 1e-9
+    wrong_seed = after(CompiledStepper(block(run(method, lr=lr, seed=8, law=law, **batch))), steps)
+    assert np.abs(wrong_seed[0] - w.detach().numpy()).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("anti", {}),
+        ("pgd", {}),
+        ("gd", {}),
+        ("noise", {"taps": (1, -0.5, -0.5), "law": "student-t:5"}),
+        ("anti", {"schedule": "cosine:0:50", "start": 3, "stop": 60}),
+    ],
+)
+def test_the_simulator_does_what_the_reference_does(method, changes):
+    spec = run(method, **changes)
+    problem, data = spec.make_problem(), regression_data(0)
+    base = reference.gradient_step(lambda w: problem.gradient(w[None], data)[0], 0.1)
+    noise = {
+        "draw": lambda k: draws(0, "w", k, 0, 100, spec.law or "gaussian"),
+        "sigma": lambda k: spec.sigma * spec.factor(k),
+        "taps": spec.taps or (1, -1),
+    }
+    for n, w in enumerate(reference.perturbed(base, np.ones(100), 100, **noise)):
+        if n in (1, 2, 3, 50, 100):
+            mine = after(CompiledStepper(block(spec)), n)[0]
+            assert np.abs(mine - w).max() < 1e-12, n
+    z = reference.clean(w, 100, **noise) if spec.has_clean_weights else None
+    record = simulate(block(run(method, **(changes | {"steps": 100}))))[0]
+    if z is not None:
+        np.testing.assert_allclose(record.weights["z"], z, atol=1e-12)
+    assert ("z" in record.weights) == (method != "pgd")
+
+
+def mixed_block(**changes):
+    return block(
+        run("gd", **changes),
+        run("pgd", **changes),
+        run("anti", **changes),
+        run("label", **(changes | {"sigma": 1.0})),
+        run("noise", taps=(1, -0.5, -0.5), **changes),
+        run("anti", **(changes | {"lr": 5.0})),  # diverges at step 6
+        run("anti", start=10, stop=100, **changes),
+    )
+
+
+@pytest.mark.parametrize("law", ["gaussian", "rademacher", "laplace"])
+def test_compiled_steps_are_the_numpy_steps(law):
+    slow, fast = (make(mixed_block(law=law)) for make in (NumpyStepper, CompiledStepper))
+    for step in (1, 2, 5, 50, 130):
+        a, b = after(slow, step)[:7], after(fast, step)[:7]
+        np.testing.assert_array_equal(slow.diverged_at, fast.diverged_at)
+        assert np.delete(np.abs(a - b), 5, axis=0).max() < 1e-12
+    assert fast.diverged_at[5] == 6
+
+
+def test_compiled_batches_are_the_numpy_batches():
+    for batch in (1, 10, 77):
+        runs = [run(m, batch=batch, lr=0.01) for m in ("sgd", "antisgd")]
+        slow, fast = NumpyStepper(block(*runs)), CompiledStepper(block(*runs))
+        assert np.abs(after(slow, 60) - after(fast, 60))[:2].max() < 1e-12
+
+
+def test_more_dimensions_than_a_chunk_of_draws():
+    spec = run(problem=VALLEY, settings={"d": 9000}, lr=0.01)
+    slow, fast = NumpyStepper(block(spec)), CompiledStepper(block(spec))
+    assert np.abs(after(slow, 3) - after(fast, 3))[0].max() < 1e-12
+
+
+def test_relaxation_is_descent_until_it_stops():
+    runs = [run("anti"), run("gd"), run("sgd", lr=0.01, batch=None)]
+    for spec in runs:
+        slow, fast = NumpyStepper(block(spec)), CompiledStepper(block(spec))
+        W = np.full((LANES, 100), np.nan)
+        W[0] = 1.0
+        (a, n), (b, m) = slow.relax(W), fast.relax(W)
+        assert abs(n[0] - m[0]) <= 1
+        np.testing.assert_allclose(a[0], b[0], rtol=1e-9)
+        problem, data = spec.make_problem(), regression_data(0)
+        first, last = (np.linalg.norm(problem.gradient(w[None], data)) for w in (W[0], b[0]))
+        assert last < 1e-8 * (1 + first)
+    diverging = run("gd", lr=5.0)
+    for make in (NumpyStepper, CompiledStepper):
+        _, steps = make(block(diverging)).relax(np.ones((LANES, 100)))
+        assert steps[0] == -1
+
+
+# -- a run's bits are its own ------------------------------------------------------------------
+
+
+def many(count, **changes):
+    methods = ("anti", "pgd", "gd", "sgd", "label", "antisgd", "noise")
+    return [
+        run(
+            methods[i % 7], lr=0.01 + 0.001 * (i // 7), seed=i % 3, steps=50, relax=False, **changes
+        )
+        for i in range(count)
+    ]
+
+
+def lines(runs, threads):
+    return {record.run.name: record.to_json() for record in run_local(runs, threads)}
+
+
+def test_bits_do_not_depend_on_company_or_threads():
+    wanted = many(64)
+    alone = {run.name: lines([run], 1)[run.name] for run in wanted[:12]}
+    for company in (wanted[:7], wanted[5:12], wanted, wanted[::-1]):
+        for threads in (1, 2):
+            found = lines(company, threads)
+            assert len(found) == len(company)
+            for name in found.keys() & alone.keys():
+                assert found[name] == alone[name]
+
+
+@dataclass(frozen=True)
+class Quartic(Problem):
+    """A user's own problem, with products of matrices that round differently in other shapes."""
+
+    d: int = 37
+    fails_at: int = -1
+
+    @property
+    def examples(self):
+        return 11
+
+    def data(self, rng):
+        return rng.standard_normal((11, self.d))
+
+    def start(self, rng):
+        return rng.standard_normal(self.d)
+
+    def loss(self, W, data):
+        return ((W @ data.T) ** 4).mean(axis=1) / 4
+
+    def gradient(self, W, data, rows=None, label_shift=None):
+        if self.fails_at >= 0 and len(W) and abs(W).max() > self.fails_at:
+            raise ArithmeticError(f"weights above {self.fails_at}")
+        X = data if rows is None else data[rows]
+        return (W @ X.T) ** 3 @ X / len(X)
+
+
+def test_bits_of_a_numpy_problem_do_not_depend_on_company_either():
+    name = name_of(Quartic)
+    runs = [
+        run("anti", problem=name, lr=0.001 * i, seed=i % 2, steps=20, relax=False)
+        for i in range(1, 40)
+    ]
+    together = lines(runs, 2)
+    for spec in runs[:8]:
+        assert lines([spec], 1)[spec.name] == together[spec.name]
+    lanes = {lane for b in blocks_of(runs, compiled=False) for lane, _ in b.runs}
+    assert len(lanes) > 4
+
+
+def test_methods_share_data_start_and_draws_and_seeds_do_not():
+    a, b = (after(CompiledStepper(block(run("anti", lr=1e-9, seed=s))), 1)[0] - 1 for s in (0, 1))
+    c = after(CompiledStepper(block(run("pgd", lr=1e-9))), 1)[0] - 1
+    np.testing.assert_allclose(a, c, atol=1e-6)
+    np.testing.assert_allclose(a, 0.05 * draws(0, "w", 1, 0, 100), atol=1e-6)
+    assert np.abs(a - b).max() > 0.01
+    assert np.abs(regression_data(0).X - regression_data(1).X).max() > 0.1
+
+
+# -- what happens to runs ----------------------------------------------------------------------
+
+
+def test_a_run_that_diverges_is_frozen_and_the_others_go_on():
+    records = simulate(mixed_block())
+    lost = records[5]
+    assert (lost.status, lost.diverged_at) == ("diverged", 6)
+    assert lost.points[-1][0] < 6
+    assert np.isfinite(lost.weights["w"]).all()
+    assert "relaxed" not in lost.weights
+    for record in (*records[:5], records[6]):
+        assert record.status == "ok"
+        assert record.points[-1][1] == "relaxed"
+
+
+@pytest.mark.parametrize("stepper", [NumpyStepper, CompiledStepper])
+def test_leaving_an_interval_ends_a_run(stepper):
+    D, alpha, d = 1.0, 0.25, 100
+    changes = {
+        "problem": VALLEY, "settings": {"d": d, "D": D}, "law": "rademacher", "lr": alpha / D,
+        "sigma": 0.03, "leave": (alpha * D, D / alpha), "steps": 5000,
+    }  # fmt: skip
+    pair = block(run("pgd", **changes), run("anti", **changes))
+    going = stepper(pair)
+    going.advance(5000)
+    watched = pair.problem.watch(going.weights())
+    assert watched[0] >= 4.0
+    assert watched[1] <= 0.25
+    pgd, anti = going.left_at[:2]
+    assert 0 < pgd < anti <= 5000
+    before = stepper(pair)
+    before.advance(int(pgd) - 1)
+    assert before.left_at[0] == 0
+    assert before.weights()[0] @ before.weights()[0] < 4.0 + 1
+    records = simulate(pair)
+    assert [r.status for r in records] == ["left high", "left low"]
+    assert [r.left_at for r in records] == [pgd, anti]
+    assert records[0].points[-1][:2] == (pgd, "relaxed")
+    assert [step for step, place, *_ in records[0].points if place == "w"][-1] == pgd
+
+
+def test_measurements_are_those_of_the_problem():
+    record = simulate(block(run("anti", measure=(10, 40))))[0]
+    assert [(step, place) for step, place, *_ in record.points] == [
+        (0, "w"), (0, "z"), (10, "w"), (10, "z"), (40, "w"), (40, "z"), (200, "w"), (200, "z"),
+        (200, "relaxed"),
+    ]  # fmt: skip
+    problem, data = run().make_problem(), regression_data(0)
+    for place in ("w", "z", "relaxed"):
+        w = np.array(record.weights[place])[None]
+        row = next(row for row in record.points[::-1] if row[1] == place)
+        expected = [problem.loss(w, data), problem.test_loss(w, data), problem.trace(w, data)]
+        expected = [*np.ravel(expected), np.linalg.norm(w)]
+        np.testing.assert_allclose(row[2:], expected, rtol=1e-12, atol=1e-20)
+
+
+def test_the_rows_of_sgd_are_uniform():
+    rows = np.concatenate([key_indices(123, step, 7, 40) for step in range(1, 3001)])
+    counts = np.bincount(rows, minlength=40)
+    assert len(counts) == 40
+    expected = len(rows) / 40
+    assert abs(((counts - expected) ** 2 / expected).sum() - 39) < 5 * np.sqrt(2 * 39)
+
+
+def test_a_failing_run_fails_alone():
+    name = name_of(Quartic)
+    runs = [
+        run("anti", problem=name, settings={"fails_at": 4}, lr=lr, sigma=sigma, relax=False)
+        for lr, sigma in ((1e-6, 0.0), (1e-6, 3.0), (2e-6, 0.0))
+    ]
+    results = list(run_local(runs, 1))
+    failed = [r for r in results if isinstance(r, Failure)]
+    assert [f.run.sigma for f in failed] == [3.0]
+    assert failed[0].reason == "ArithmeticError: weights above 4"
+    assert "gradient" in failed[0].traceback
+    assert len(results) == 3
+
+
+def test_the_time_needed_grows_with_the_steps():
+    short, long = [run(steps=1000)], [run(steps=100_000)]
+    assert seconds_needed(long) > 10 * seconds_needed(short) > 0
