@@ -286,7 +286,22 @@ def test_measurements_are_those_of_the_problem():
         row = next(row for row in record.points[::-1] if row[1] == place)
         expected = [problem.loss(w, data), problem.test_loss(w, data), problem.trace(w, data)]
         expected = [*np.ravel(expected), np.linalg.norm(w)]
-        np.testing.assert_allclose(row[2:], expected, rtol=1e-12, atol=1e-20)
+        np.testing.assert_allclose(row[2:6], expected, rtol=1e-12, atol=1e-20)
+        assert row[6] is None  # nothing is watched here
+
+
+@pytest.mark.parametrize("stepper", [NumpyStepper, CompiledStepper])
+def test_noise_on_one_part_of_the_weights(stepper):
+    changes = {"problem": VALLEY, "settings": {"d": 5}, "noisy": "v", "steps": 7}
+    pair = block(run("anti", **changes), run("pgd", **changes))
+    W = after(stepper(pair), 1)
+    np.testing.assert_array_equal(W[0][:-1], pair.start[:-1])
+    assert W[0][-1] == 0.05 * np.float64(draws(0, "w", 1, 5, 6)[0])
+    record = simulate(pair)[0]
+    assert record.points[-1][6] == pytest.approx(pair.problem.watch(W[:1])[0], rel=0.1)
+    z, w = np.array(record.weights["z"]), np.array(record.weights["w"])
+    np.testing.assert_array_equal(z[:-1], w[:-1])
+    assert z[-1] != w[-1]
 
 
 def test_the_rows_of_sgd_are_uniform():

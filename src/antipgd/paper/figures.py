@@ -1,10 +1,13 @@
 """Pictures: the only room of the paper that knows matplotlib.
 
-One colour per method everywhere, logarithmic axes, the place of measurement named, divergence
-counted in the legend. Draws from tidy tables and computes nothing that a claim would need.
+One colour per method everywhere, the place of measurement named, divergence counted in the legend.
+A figure is a row of panels, a panel a list of series: plain numbers that experiments hand over.
+Computes nothing that a claim would need.
 """
 
 import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import cycle
 
 import matplotlib as mpl
@@ -13,6 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
 
 from antipgd.estimate import Estimate
 from antipgd.paper.table import SETTING
@@ -26,6 +30,7 @@ COLOURS = {
     "label": "#7a4fa3",
     "noise": "#b0568f",
 }
+THEORY = "#222222"
 NAMES = {
     "gd": "GD",
     "sgd": "SGD",
@@ -45,11 +50,42 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#e4e4e4",
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "svg.hashsalt": "antipgd",
 }
+_DASHES = ("-", "--", ":", "-.")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points joined by a line (dash "-", "--", …; "" for none) or shown by a marker, with a band."""
+
+    x: ArrayLike
+    y: ArrayLike
+    label: str = ""
+    colour: str = THEORY
+    dash: str = "-"
+    marker: str = ""
+    low: ArrayLike | None = None
+    high: ArrayLike | None = None
+    bars: bool = False  # show low and high as error bars instead of a band
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes. `surface` is (x, y, values on their grid), drawn as contours below."""
+
+    title: str
+    series: Sequence[Series]
+    xlabel: str = "step"
+    ylabel: str = ""
+    xscale: str = "symlog"
+    yscale: str = "log"
+    surface: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None
+    ticks: Sequence[tuple[float, str]] = field(default=())  # of the x axis, where it has names
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
@@ -61,72 +97,146 @@ def rendered(figure: Figure, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def _label(key: tuple, several: set[str], runs: int, lost: int) -> str:
-    """The method, what else differs between lines, and how many runs diverged."""
-    setting = dict(zip(SETTING, key, strict=True))
-    signs = {"lr": "η", "sigma": "σ", "taps": "taps", "law": "law", "batch": "batch"}
-    parts = [
-        f"{sign}={setting[name]}"
-        for name, sign in signs.items()
-        if name in several and not pd.isna(setting[name]) and setting[name] not in ("", 0.0)
-    ]
-    diverged = f" ({lost}/{runs} diverged)" if lost else ""
-    return " ".join([NAMES[setting["method"]], *parts]) + diverged
+def _draw_surface(axes: Axes, surface: tuple[ArrayLike, ArrayLike, ArrayLike]) -> None:
+    x, y, values = (np.asarray(part, np.float64) for part in surface)
+    levels = np.geomspace(max(np.nanmin(values), 1e-4 * np.nanmax(values)), np.nanmax(values), 22)
+    axes.contourf(
+        x,
+        y,
+        values,
+        levels=levels,
+        cmap="Greys",
+        norm=mpl.colors.LogNorm(),
+        alpha=0.55,
+        extend="both",
+    )
+    axes.contour(x, y, values, levels=levels[::2], colors="#8a8a8a", linewidths=0.4)
 
 
-def _curve(axes: Axes, rows: pd.DataFrame, measure: str, colour: str, dash: str) -> None:
-    """Geometric mean over seeds with its 95 % interval, as belongs on a logarithmic axis.
+def _draw_series(axes: Axes, series: Series) -> None:
+    style = {"color": series.colour, "linewidth": 1.4}
+    x, y = np.asarray(series.x, np.float64), np.asarray(series.y, np.float64)
+    shown = np.where(np.isfinite(y), y, np.nan)
+    axes.plot(
+        x, shown, linestyle=series.dash or "none", marker=series.marker, markersize=4, **style
+    )
+    if series.low is None or series.high is None:
+        return
+    low, high = (np.asarray(edge, np.float64) for edge in (series.low, series.high))
+    if series.bars:
+        reach = np.clip([shown - low, high - shown], 0, None)
+        axes.errorbar(x, shown, reach, fmt="none", ecolor=series.colour, elinewidth=1, capsize=2)
+    else:
+        axes.fill_between(x, low, high, color=series.colour, alpha=0.16, linewidth=0)
 
-    Where a value is zero, as a loss in a minimum can be, or a run has diverged, there is no line.
-    """
-    steps, middles, lows, highs = [], [], [], []
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    if panel.surface is not None:
+        _draw_surface(axes, panel.surface)
+    for series in panel.series:
+        _draw_series(axes, series)
+    if panel.xscale == "symlog":
+        axes.set_xscale("symlog", linthresh=1)
+        axes.set_xlim(left=0)
+    else:
+        axes.set_xscale(panel.xscale)
+    if panel.yscale != "log" or any(
+        np.nanmax(np.r_[0, line.get_ydata()]) > 0 for line in axes.lines
+    ):
+        axes.set_yscale(panel.yscale)
+    if panel.ticks:
+        axes.set_xticks([at for at, _ in panel.ticks], [name for _, name in panel.ticks])
+    axes.set_title(panel.title, fontsize=9)
+    axes.set_xlabel(panel.xlabel)
+    axes.set_ylabel(panel.ylabel)
+
+
+def draw(panels: Sequence[Panel], columns: int = 3, title: str = "", height: float = 2.7) -> Figure:
+    """A figure of panels with one legend below."""
+    rows = -(-len(panels) // columns)
+    wide = min(columns, len(panels))
+    named = {s.label: s for panel in panels for s in panel.series if s.label}
+    legend_rows = -(-len(named) // 4)
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(3.4 * wide, height * rows + 0.3 + 0.2 * legend_rows))
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(rows, wide, squeeze=False).ravel()
+        for axes, panel in zip(grid, panels, strict=False):
+            _draw_panel(axes, panel)
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+        handles = [
+            mpl.lines.Line2D([], [], color=s.colour, linestyle=s.dash or "none", marker=s.marker)
+            for s in named.values()
+        ]
+        if named:
+            figure.legend(
+                handles,
+                list(named),
+                loc="outside lower center",
+                ncols=min(4, len(named)),
+                fontsize=8,
+            )
+        figure.suptitle(title, fontsize=9)
+        figure.set_layout_engine("constrained")
+    return figure
+
+
+def method_name(method: str, detail: str = "", diverged: tuple[int, int] = (0, 0)) -> str:
+    """A method in a legend, with how many of its runs diverged."""
+    lost = f" ({diverged[0]}/{diverged[1]} diverged)" if diverged[0] else ""
+    return f"{NAMES[method]} {detail}".strip() + lost
+
+
+def spread(x: ArrayLike, table: NDArray[np.float64], deviations: float, **style: str) -> Series:
+    """Mean over the rows of a table with a band of so many standard deviations, clipped to what a
+    logarithmic axis can show. There is nothing where a run has diverged."""
+    with np.errstate(all="ignore"):
+        mean = table.mean(axis=0)
+        sd = table.std(axis=0, ddof=1) if len(table) > 1 else np.zeros_like(mean)
+    low = np.maximum(mean - deviations * sd, mean / 30)
+    return Series(x, mean, low=low, high=mean + deviations * sd, **style)  # type: ignore[arg-type]
+
+
+def _geometric(rows: pd.DataFrame, measure: str) -> tuple[list[float], ...]:
+    """Steps, geometric means over seeds and their 95 % intervals."""
+    columns: tuple[list[float], ...] = ([], [], [], [])
     with np.errstate(all="ignore"):
         logarithms = np.log(rows[measure].to_numpy(np.float64))
         for step, values in pd.Series(logarithms, rows["step"]).groupby(level=0):
             estimate = Estimate.of(values)
             low, high = estimate.interval()
-            steps.append(step)
-            middles.append(np.exp(estimate.mean) if np.isfinite(estimate.mean) else np.nan)
-            lows.append(np.exp(low))
-            highs.append(np.exp(high))
-    if np.isfinite(middles).any():
-        axes.plot(steps, middles, color=colour, linestyle=dash, linewidth=1.4)
-        axes.fill_between(steps, lows, highs, color=colour, alpha=0.15, linewidth=0)
+            for column, value in zip(columns[1:], (estimate.mean, low, high), strict=True):
+                column.append(float(np.exp(value)) if np.isfinite(value) else np.nan)
+            columns[0].append(step)
+    return columns
+
+
+def _sweep_label(key: tuple, several: set[str]) -> str:
+    """What differs between the lines of a method."""
+    setting = dict(zip(SETTING, key, strict=True))
+    signs = {"lr": "η", "sigma": "σ", "taps": "taps", "law": "law", "batch": "batch"}
+    return " ".join(
+        f"{sign}={setting[name]}"
+        for name, sign in signs.items()
+        if name in several and not pd.isna(setting[name]) and setting[name] not in ("", 0.0)
+    )
 
 
 def sweep_figure(table: pd.DataFrame, title: str, place: str = "w") -> Figure:
     """Losses and trace over the steps, one line per setting: geometric means over seeds."""
     rows = table[table["place"] == place]
-    groups = list(rows.groupby(list(SETTING), sort=False, dropna=False))
     several = {name for name in SETTING if rows.groupby("method")[name].nunique().max() > 1}
     measures = [name for name in MEASURES if rows[name].notna().any()]
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(3.4 * len(measures), 3.6 + 0.14 * len(groups)))
-        FigureCanvasAgg(figure)
-        panels = figure.subplots(1, len(measures), squeeze=False)[0]
-        handles, labels, dashes = (
-            [],
-            [],
-            {method: cycle(("-", "--", ":", "-.")) for method in NAMES},
-        )
-        for key, group in groups:
-            method = group["method"].iloc[0]
-            colour, dash = COLOURS[method], next(dashes[method])
-            for axes, measure in zip(panels, measures, strict=True):
-                _curve(axes, group, measure, colour, dash)
-            ends = group.drop_duplicates("seed")
-            lost = int((ends["status"] == "diverged").sum())
-            handles.append(mpl.lines.Line2D([], [], color=colour, linestyle=dash))
-            labels.append(_label(key, several, len(ends), lost))
-        for axes, measure in zip(panels, measures, strict=True):
-            axes.set_xscale("symlog", linthresh=1)
-            axes.set_xlim(left=0)
-            if axes.lines:
-                axes.set_yscale("log")
-            axes.set_title(f"{MEASURES[measure]} at {place}", fontsize=9)
-            axes.set_xlabel("step")
-        columns = min(4, len(labels))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
-        figure.suptitle(f"{title}: geometric means over seeds, 95 % intervals", fontsize=9)
-        figure.set_layout_engine("constrained")
-    return figure
+    series: dict[str, list[Series]] = {measure: [] for measure in measures}
+    dashes: dict[str, Iterator[str]] = {method: cycle(_DASHES) for method in NAMES}
+    for key, group in rows.groupby(list(SETTING), sort=False, dropna=False):
+        method = group["method"].iloc[0]
+        dash, ends = next(dashes[method]), group.drop_duplicates("seed")
+        lost = (int((ends["status"] == "diverged").sum()), len(ends))
+        label = method_name(method, _sweep_label(key, several), lost)
+        for measure in measures:
+            x, y, low, high = _geometric(group, measure)
+            series[measure].append(Series(x, y, label, COLOURS[method], dash, low=low, high=high))
+    panels = [Panel(f"{MEASURES[name]} at {place}", series[name]) for name in measures]
+    return draw(panels, title=f"{title}: geometric means over seeds, 95 % intervals", height=3.2)

@@ -14,9 +14,9 @@ import numpy as np
 
 from antipgd.paper.spec import Run, run_from
 
-MEASURES = ("train_loss", "test_loss", "trace", "norm")
+MEASURES = ("train_loss", "test_loss", "trace", "norm", "watched")
 PLACES = ("w", "z", "relaxed")
-Point = tuple[int, str, float, float, float, float]  # step, place, MEASURES
+Point = tuple[Any, ...]  # step, place, MEASURES; None where a problem has no such measure
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Record:
         index = 2 + MEASURES.index(measure)
         rows = [(row[0], row[index]) for row in self.points if row[1] == place]
         steps, values = zip(*rows, strict=True) if rows else ((), ())
-        return np.array(steps, np.int64), np.array(values, np.float64)
+        return np.array(steps, np.int64), np.array(values, np.float64)  # None becomes nan
 
 
 @dataclass(frozen=True)

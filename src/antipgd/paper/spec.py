@@ -60,7 +60,8 @@ class Run:
     `sigma` is the standard deviation of the noise on the weights, for method `label` on the
     labels. `taps` is empty without noise on the weights. `batch` is None for full gradients.
     `start` and `stop` are the noise's: it acts at steps start < n ≤ stop. `leave` ends the run
-    when the problem's watched quantity leaves that open interval.
+    when the problem's watched quantity leaves that open interval. `noisy` names the part of the
+    weights that gets noise.
     """
 
     problem: str
@@ -79,6 +80,7 @@ class Run:
     stop: int | None = None
     leave: tuple[float, float] | None = None
     relax: bool = True
+    noisy: str = "all"
 
     def canonical(self) -> str:
         """The run as JSON with one spelling, the text its name is the hash of.
@@ -153,6 +155,7 @@ def make_run(
     stop: int | None = None,
     leave: tuple[float, float] | None = None,
     relax: bool = True,
+    noisy: str = "all",
 ) -> Run:
     """A run with defaults filled in, in the one spelling that its name depends on."""
     made = make_problem(problem, settings)
@@ -171,7 +174,11 @@ def make_run(
     measure = measured_steps(steps) if measure is None else tuple(sorted({*measure, 0, steps}))
     if not all(0 <= step <= steps for step in measure):
         raise ValueError(f"measured steps must lie between 0 and {steps}; got {measure}")
-    noisy = bool(usual) or labelled
+    drawing = bool(usual) or labelled
+    if noisy != "all" and noisy not in made.parts:
+        raise ValueError(
+            f"unknown part {noisy!r} of {problem}; {nearest(noisy, ['all', *made.parts])}"
+        )
     if schedule is not None:
         as_schedule(schedule)
     Window(start, stop)
@@ -180,16 +187,17 @@ def make_run(
         settings=tuple(sorted(settings_of(made).items())),
         method=method,
         lr=float(lr),
-        sigma=check_sigma(sigma) if noisy else 0.0,
+        sigma=check_sigma(sigma) if drawing else 0.0,
         taps=usual if taps is None else as_taps(taps),
-        law=str(as_law(law)) if noisy else "",
+        law=str(as_law(law)) if drawing else "",
         batch=_natural("batch", 1 if batch is None else batch, 1) if batched or batch else None,
         seed=_natural("seed", seed, 0),
         steps=steps,
         measure=tuple(map(int, measure)),
-        schedule=schedule if noisy else None,
-        start=_natural("start", start, 0) if noisy else 0,
-        stop=stop if noisy else None,
+        schedule=schedule if drawing else None,
+        start=_natural("start", start, 0) if drawing else 0,
+        stop=stop if drawing else None,
         leave=_check_leave(made, problem, leave),
         relax=bool(relax),
+        noisy=noisy if usual else "all",
     )

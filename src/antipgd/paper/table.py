@@ -1,5 +1,6 @@
 """Records as a tidy table: one row per run × measured step × place."""
 
+import math
 from collections.abc import Iterable
 
 import pandas as pd
@@ -28,7 +29,8 @@ def _values(record: Record) -> dict[tuple[int, str], tuple[float, ...]]:
     """Measured values by step and place, infinite from where the run diverged."""
     run = record.run
     values: dict[tuple[int, str], tuple[float, ...]] = {
-        (step, place): tuple(numbers[:3]) for step, place, *numbers in record.points
+        (step, place): tuple(math.nan if number is None else number for number in numbers[:3])
+        for step, place, *numbers in record.points
     }
     if record.diverged_at is not None:
         places = [place for place in PLACES if _measured_at(run, place)]

@@ -69,8 +69,13 @@ class Problem(ABC):
         return numerical_trace(self, W, data)
 
     def watch(self, W: Array) -> Array:
-        """The quantity whose leaving an interval can end a run, shape (R,)."""
-        raise NotImplementedError
+        """A quantity of the problem's own, measured too; leaving an interval can end a run."""
+        return np.full(len(W), np.nan)
+
+    @property
+    def parts(self) -> dict[str, slice]:
+        """Parts of the weights by name, so that noise can be put on one of them alone."""
+        return {}
 
     def compiled(self, data: Any) -> Compiled | None:
         """What the compiled kernel needs; None means that NumPy does the work."""

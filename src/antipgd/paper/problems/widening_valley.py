@@ -46,5 +46,9 @@ class WideningValley(Problem):
         """‖u‖², whose exit from (αD, D/α) thm:main_tube is about."""
         return (W[:, :-1] ** 2).sum(axis=1)
 
+    @property
+    def parts(self) -> dict[str, slice]:
+        return {"u": slice(0, self.d), "v": slice(self.d, self.d + 1)}
+
     def compiled(self, data: Any) -> Compiled:
         return Compiled(1, np.empty((0, 0)), np.empty(0))

@@ -104,6 +104,15 @@ class Block:
             table[: len(run.taps), lane] = run.taps
         return table
 
+    @cached_property
+    def mask(self) -> Array:
+        """1 for the weights that get noise."""
+        mask = np.ones(len(self.start))
+        if self.shared.noisy != "all":
+            mask[:] = 0
+            mask[self.problem.parts[self.shared.noisy]] = 1
+        return mask
+
     def sigmas(self, first: int, last: int) -> Array:
         """σ of the draws first … last−1 by lane; zero for draws before step 1."""
         table = np.zeros((last - first, LANES))
@@ -119,8 +128,9 @@ class Block:
 
 def _company(run: Run) -> tuple[object, ...]:
     """Runs in one block agree in this."""
+    part = run.noisy if run.taps else "all"
     return (run.problem, run.settings, run.seed, run.batch, run.steps, run.measure, run.leave,
-            run.relax)  # fmt: skip
+            run.relax, part)  # fmt: skip
 
 
 def _by_law(runs: Sequence[Run]) -> list[list[Run]]:

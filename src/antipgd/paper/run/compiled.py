@@ -24,12 +24,12 @@ _LARGEST = np.finfo(np.float64).max
 
 
 @njit(nogil=True, cache=True)
-def _spread(n, xi, start, out):
-    """A draw into all lanes."""
+def _spread(n, xi, mask, start, out):
+    """A draw into all lanes, zero where the mask is."""
     noise.not_inlined()
     for j in range(n):
         for lane in range(LANES):
-            out[LANES * (start + j) + lane] = xi[j]
+            out[LANES * (start + j) + lane] = xi[j] * mask[start + j]
 
 
 @njit(nogil=True, cache=True)
@@ -118,12 +118,12 @@ def _any(flags):
 
 
 @njit(nogil=True, cache=True)
-def _draw(key, step, d, law, words, signs, xi, out):
+def _draw(key, step, d, law, mask, words, signs, xi, out):
     """ξ_step into all lanes of `out`."""
     for start in range(0, d, noise.CHUNK):
         n = min(noise.CHUNK, d - start)
         noise.draw_chunk(key, step, start, n, law, words, signs, xi)
-        _spread(n, xi, start, out)
+        _spread(n, xi, mask, start, out)
 
 
 @njit(nogil=True, cache=True)
@@ -158,7 +158,7 @@ def _stamped(stamp):
 
     @njit(nogil=True, cache=True)
     def advance(
-        code, matrix, vector, batch, law, keys, taps, labelled, first, last, sigmas,
+        code, matrix, vector, batch, law, keys, mask, taps, labelled, first, last, sigmas,
         watching, low, high, weights, alive, eta, frozen, diverged_at, left_at,
     ):  # fmt: skip
         """Steps first … last−1; row k of `sigmas` belongs to draw first + 2 − rows of taps + k."""
@@ -172,19 +172,20 @@ def _stamped(stamp):
         label_draws = np.empty(used * LANES)
         squares, g, eps = np.empty(size), np.zeros(size), np.zeros(size)
         w, new = weights.copy(), np.empty(size)
+        everywhere = np.ones(used)
         watched, scale, moving_labels = np.zeros(LANES), np.zeros(LANES), _any(labelled)
         draws = np.zeros((depth, size))  # ξ_k in row k mod depth, in all lanes
         factors = np.zeros((depth, size))  # taps × σ
         current = np.zeros((depth, LANES))
         words, signs, _older, xi, _eps = noise.workspace(np.empty(0, np.float32))
         for k in range(max(first + 2 - depth, 1), first + 1):
-            _draw(keys[0], k, d, law, words, signs, xi, draws[k % depth])
+            _draw(keys[0], k, d, law, mask, words, signs, xi, draws[k % depth])
         for n in range(first, last):
             if not _any(alive):
                 break
             now = n - first + max(depth, 1) - 1  # the row of draw n + 1
             if moving_labels:
-                _draw(keys[2], n + 1, used, law, words, signs, xi, label_draws)
+                _draw(keys[2], n + 1, used, law, everywhere, words, signs, xi, label_draws)
                 for lane in range(LANES):
                     scale[lane] = labelled[lane] * sigmas[now, lane]
                 _shift_labels(used, scale, label_draws, shift)
@@ -197,7 +198,7 @@ def _stamped(stamp):
             if watching and n > 0:
                 _look(n, low, high, watched, w, alive, eta, taps, frozen, left_at)
             if depth > 0:
-                _draw(keys[0], n + 1, d, law, words, signs, xi, draws[(n + 1) % depth])
+                _draw(keys[0], n + 1, d, law, mask, words, signs, xi, draws[(n + 1) % depth])
             for lag in range(depth):
                 changed = n == first
                 for lane in range(LANES):
@@ -293,7 +294,7 @@ class CompiledStepper:
         low, high = block.shared.leave or (0.0, 0.0)
         _advance(
             *self._data, block.shared.batch or 0, law_arguments(block.law),
-            np.array(block.keys, np.uint64), self._taps, block.labelled, first, last,
+            np.array(block.keys, np.uint64), block.mask, self._taps, block.labelled, first, last,
             block.sigmas(first + 2 - max(depth, 1), last + 1),
             block.shared.leave is not None, low, high,
             self._w, self._alive, self._eta, self._frozen, self.diverged_at, self.left_at,

@@ -11,14 +11,14 @@ import numpy as np
 
 from antipgd.noise import reference
 from antipgd.paper.problems.problem import Array
-from antipgd.paper.record import Point, Record
+from antipgd.paper.record import MEASURES, Point, Record
 from antipgd.paper.run.blocks import LANES, Block
 from antipgd.paper.run.compiled import CompiledStepper
 from antipgd.paper.run.stepping import (
     RELAX_STEPS,
     NumpyStepper,
     Stepper,
-    unit_draws,
+    weight_draws,
 )
 from antipgd.paper.spec import Run
 
@@ -40,7 +40,7 @@ def _clean(block: Block, run: Run, w: Array, step: int, drawn: dict[int, Array])
 
     def draw(k: int) -> Array:
         if k not in drawn:
-            drawn[k] = unit_draws(block, block.keys[0], k, len(w))
+            drawn[k] = weight_draws(block, k)
         return drawn[k]
 
     z = reference.clean(
@@ -67,11 +67,11 @@ def _photograph(
 
 
 def _measured(block: Block, shots: list[Snapshot]) -> tuple[Point, ...]:
-    """(step, place, train loss, test loss, trace, norm) of each snapshot; inf where none is."""
+    """All measures of each snapshot; infinite where the weights are not finite."""
     problem, data = block.problem, block.data
     W = np.array([w for _, _, w in shots])
     there = np.isfinite(W).all(axis=1)
-    values = np.full((len(W), 4), np.inf)
+    values = np.full((len(W), len(MEASURES)), np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
         values[there] = np.column_stack(
             [
@@ -79,11 +79,11 @@ def _measured(block: Block, shots: list[Snapshot]) -> tuple[Point, ...]:
                 problem.test_loss(W[there], data),
                 problem.trace(W[there], data),
                 np.sqrt((W[there] ** 2).sum(axis=1)),
+                problem.watch(W[there]),
             ]
         )
-    return tuple(
-        (step, place, *row) for (step, place, _), row in zip(shots, values.tolist(), strict=True)
-    )
+    rows = [[None if np.isnan(value) else value for value in row] for row in values.tolist()]
+    return tuple((step, place, *row) for (step, place, _), row in zip(shots, rows, strict=True))
 
 
 def _relax(

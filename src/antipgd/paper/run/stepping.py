@@ -44,6 +44,11 @@ class Stepper(Protocol):
         """
 
 
+def weight_draws(block: Block, step: int) -> Array:
+    """ξ_step of the weights, zero in the parts that get no noise."""
+    return block.mask * unit_draws(block, block.keys[0], step, len(block.start))
+
+
 def unit_draws(block: Block, key: int, step: int, count: int) -> Array:
     """ξ_step as float64; zero before step 1."""
     drawn = np.zeros(count, np.float32)
@@ -111,8 +116,7 @@ class NumpyStepper:
         """Σ_j taps[j] σ_{newest−j} ξ_{newest−j}, from the newest draw to the oldest."""
         total = np.zeros_like(self._W)
         for lag, (taps, sigma) in enumerate(zip(self.block.taps, sigmas, strict=True)):
-            draw = unit_draws(self.block, self.block.keys[0], newest - lag, self._W.shape[1])
-            total += (taps * sigma)[:, None] * draw
+            total += (taps * sigma)[:, None] * weight_draws(self.block, newest - lag)
         return total
 
     def relax(self, W: Array) -> tuple[Array, NDArray[np.int64]]:

@@ -1,0 +1,38 @@
+"""One file per figure family: what to run, what is claimed of it, how it looks.
+
+An experiment is a module with a docstring that is its claim, the number `SEEDS` fixed beforehand, and
+three functions: `runs(seeds)`, `claims(results)`, `plot(results)`. It holds numbers, no mechanism.
+"""
+
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+
+from antipgd.paper.problems import nearest
+
+EXPERIMENTS = ("regression",)
+
+
+def load(name: str) -> ModuleType:
+    """The module of an experiment."""
+    if name not in EXPERIMENTS:
+        raise ValueError(f"unknown experiment {name!r}; {nearest(name, list(EXPERIMENTS))}")
+    return importlib.import_module(f"antipgd.paper.experiments.{name}")
+
+
+def title_of(name: str) -> str:
+    """The first line of an experiment's docstring."""
+    return str(load(name).__doc__).strip().splitlines()[0]
+
+
+def about(name: str) -> str:
+    """The rest of an experiment's docstring."""
+    return "\n".join(str(load(name).__doc__).strip().splitlines()[1:]).strip()
+
+
+def choose(names: Sequence[str] | None) -> list[str]:
+    """The experiments named, in the page's order; all of them by default."""
+    wanted = list(EXPERIMENTS) if names is None else list(names)
+    for name in wanted:
+        load(name)
+    return [name for name in EXPERIMENTS if name in wanted]
