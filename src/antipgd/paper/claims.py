@@ -1,7 +1,7 @@
 """Verdicts: holds, fails or undecided, always with a value, a 95 % interval and n.
 
-A claim is judged by its interval alone. Samples are paired over seeds wherever methods are compared,
-which share data, starting point and draws. A claim that fails is reported as failing.
+A claim is judged by its interval alone. Samples are paired over seeds wherever methods are
+compared, which share data, starting point and draws. A claim that fails is reported as failing.
 """
 
 import math
@@ -9,11 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import beta
 
 from antipgd.estimate import Estimate
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
+Numbers = Sequence[float] | NDArray[np.float64]
 _SEVERITY = (HOLDS, UNDECIDED, FAILS)
 
 
@@ -50,8 +52,8 @@ def share_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, 
 
 
 def smaller(
-    id: str, statement: str, reference: str, tested: str, ours: Sequence[float],
-    theirs: Sequence[float], factor: float = 1.0,
+    id: str, statement: str, reference: str, tested: str, ours: Numbers,
+    theirs: Numbers, factor: float = 1.0,
 ) -> Claim:  # fmt: skip
     """Claims that `ours` is smaller than factor × `theirs`, seed by seed.
 
@@ -74,7 +76,7 @@ def smaller(
 
 
 def below(
-    id: str, statement: str, reference: str, tested: str, samples: Sequence[float], bound: float
+    id: str, statement: str, reference: str, tested: str, samples: Numbers, bound: float
 ) -> Claim:
     """Claims that the mean of the samples lies below a bound."""
     estimate = Estimate.of(samples)
@@ -84,7 +86,7 @@ def below(
 
 
 def above(
-    id: str, statement: str, reference: str, tested: str, samples: Sequence[float], bound: float
+    id: str, statement: str, reference: str, tested: str, samples: Numbers, bound: float
 ) -> Claim:
     """Claims that the mean of the samples lies above a bound."""
     estimate = Estimate.of(samples)
@@ -94,7 +96,7 @@ def above(
 
 
 def near(
-    id: str, statement: str, reference: str, tested: str, samples: Sequence[float], target: float,
+    id: str, statement: str, reference: str, tested: str, samples: Numbers, target: float,
     tolerance: float,
 ) -> Claim:  # fmt: skip
     """Claims that the mean of the samples is `target`, up to a tolerance fixed beforehand.
@@ -110,7 +112,7 @@ def near(
 
 
 def mostly(
-    id: str, statement: str, reference: str, tested: str, hits: Sequence[bool],
+    id: str, statement: str, reference: str, tested: str, hits: Sequence[bool] | NDArray[np.bool_],
     at_least: float = 0.5,
 ) -> Claim:  # fmt: skip
     """Claims that something happens with a probability of more than `at_least`."""

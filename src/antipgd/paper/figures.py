@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Figure  # experiments name it by this room
 from numpy.typing import ArrayLike, NDArray
 
 from antipgd.estimate import Estimate
@@ -61,7 +61,7 @@ _DASHES = ("-", "--", ":", "-.")
 
 @dataclass(frozen=True)
 class Series:
-    """Points joined by a line (dash "-", "--", …; "" for none) or shown by a marker, with a band."""
+    """Points, joined by a line (dash "-", "--", …; "" for none) or marked, perhaps with a band."""
 
     x: ArrayLike
     y: ArrayLike

@@ -1,7 +1,8 @@
 """One file per figure family: what to run, what is claimed of it, how it looks.
 
-An experiment is a module with a docstring that is its claim, the number `SEEDS` fixed beforehand, and
-three functions: `runs(seeds)`, `claims(results)`, `plot(results)`. It holds numbers, no mechanism.
+An experiment is a module with a docstring that is its claim, the number `SEEDS` fixed beforehand,
+and three functions: `runs(seeds)`, `claims(results)`, `plot(results)`. It holds numbers, no
+mechanism.
 """
 
 import importlib
