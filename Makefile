@@ -1,4 +1,4 @@
-# Each target creates or refreshes .venv by itself. `make test` is what CI runs.
+# Each target creates or refreshes .venv by itself. CI runs `make test PAGE=1`.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,10 +7,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help test test-slow lint bench agreement battery clean
+.PHONY: help paper test test-slow lint bench agreement battery clean
 
 help:
-	@echo "make test       set up and run linters, type checks and the tests"
+	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
+	@echo "make test       set up and run linters, type checks and the tests;"
+	@echo "                with PAGE=1 also the browser test, which needs Debian's chromium"
 	@echo "make test-slow  the checks that take minutes"
 	@echo "make bench      speed and memory against real peers; writes benchmarks/results.json"
 	@echo "make agreement  how NumPy, numba, torch, JAX and Triton agree, in numbers"
@@ -24,14 +26,31 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PIP) --editable '.[cpu,paper]' --group test --group agreement --group lint --group bench
 	touch $@
 
+# What the paper needs, which is no torch; a part of what `ready` installs.
+$(VENV)/paper: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once; a minute or two)"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	$(PIP) --editable '.[paper]'
+	touch $@
+
+paper: $(VENV)/paper
+	$(BIN)/antipgd paper --out results
+
+$(VENV)/page: $(VENV)/ready
+	$(PIP) --group page
+	touch $@
+
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-test: lint
-	$(BIN)/pytest -m "not slow" -n 2
+# With PAGE=1 a missing browser is a failure; without, tests/page is not collected.
+test: lint $(if $(filter 1,$(PAGE)),$(VENV)/page)
+	PAGE=$(PAGE) $(BIN)/pytest -m "not slow" -n 2
+	@test "$(PAGE)" = 1 || echo "not run: the browser test of the page (make test PAGE=1)"
 
 test-slow: $(VENV)/ready
 	$(BIN)/pytest -m slow -n 2

@@ -31,6 +31,16 @@ def test_what_is_not_finite_is_not_hidden():
     assert str(Estimate.of([2.0])) == "2, n=1"
 
 
+def test_numbers_of_any_size():
+    for scale in (1e-300, 1e200, 1e308):
+        estimate = Estimate.of([0.5 * scale, scale])
+        assert estimate.mean == pytest.approx(0.75 * scale)
+        assert estimate.sem == pytest.approx(0.25 * scale)
+    assert math.isnan(Estimate.of([math.inf, -math.inf]).mean)
+    assert Estimate.of([-math.inf, 1.0]).mean == -math.inf
+    assert Estimate.of([0.0, 0.0]) == Estimate(0.0, 0.0, 2)
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="at least one sample; got none"):
         Estimate.of([])

@@ -13,7 +13,7 @@ class Estimate:
     """A mean, the standard error of that mean, and the number of independent samples behind it.
 
     >>> Estimate.of([1.0, 2.0, 3.0, 6.0])
-    Estimate(mean=3.0, sem=1.0801234497346435, n=4)
+    Estimate(mean=3.0, sem=1.0801234497346432, n=4)
     >>> print(Estimate.of([1.0, 2.0, 3.0, 6.0]))
     3 [-0.437, 6.44], n=4
     """
@@ -29,11 +29,15 @@ class Estimate:
         n = len(values)
         if n == 0:
             raise ValueError("an estimate needs at least one sample; got none")
-        mean = math.nan if any(map(math.isnan, values)) else math.fsum(values) / n
-        if n == 1 or not math.isfinite(mean):
-            return cls(mean, math.nan, n)
-        variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-        return cls(mean, math.sqrt(variance / n), n)
+        largest = max(map(abs, values))
+        if not math.isfinite(largest):
+            return cls(sum(values), math.nan, n)  # ±inf, or nan where both or a nan take part
+        scale = largest or 1.0  # lest squares of large numbers overflow
+        mean = math.fsum(value / scale for value in values) / n
+        if n == 1:
+            return cls(values[0], math.nan, n)
+        variance = math.fsum((value / scale - mean) ** 2 for value in values) / (n - 1)
+        return cls(mean * scale, math.sqrt(variance / n) * scale, n)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Student's interval for the mean; not a number where the spread is unknown (n = 1)."""

@@ -1,5 +1,8 @@
 """The simulator against `antipgd.torch`, the reference, and itself in other company."""
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,14 +12,14 @@ import torch
 import antipgd.torch
 from antipgd.noise import draws, reference, stream_key
 from antipgd.noise.stream import key_indices
-from antipgd.paper.problems import Problem, name_of
+from antipgd.paper.problems import Problem, QuadraticRegression, name_of
 from antipgd.paper.record import Failure
-from antipgd.paper.run.blocks import LANES, Block, blocks_of, generator
+from antipgd.paper.run.blocks import LANES, Block, blocks_of
 from antipgd.paper.run.compiled import CompiledStepper
 from antipgd.paper.run.local import run_local
 from antipgd.paper.run.simulate import simulate
 from antipgd.paper.run.stepping import NumpyStepper
-from antipgd.paper.run.timing import seconds_needed
+from antipgd.paper.run.timing import cost, seconds_needed
 from antipgd.paper.spec import make_run
 
 REGRESSION, VALLEY = "quadratic_regression", "widening_valley"
@@ -41,7 +44,7 @@ def after(stepper, step):
 
 def regression_data(seed):
     spec = run(seed=seed)
-    return spec.make_problem().data(generator(seed, REGRESSION, "data"))
+    return spec.make_data(spec.make_problem())
 
 
 @pytest.mark.parametrize("law", ["gaussian", "rademacher"])
@@ -142,9 +145,8 @@ def test_relaxation_is_descent_until_it_stops():
     runs = [run("anti"), run("gd"), run("sgd", lr=0.01, batch=None)]
     for spec in runs:
         slow, fast = NumpyStepper(block(spec)), CompiledStepper(block(spec))
-        W = np.full((LANES, 100), np.nan)
-        W[0] = 1.0
-        (a, n), (b, m) = slow.relax(W), fast.relax(W)
+        W, going = np.ones((LANES, 100)), np.arange(LANES) == 0
+        (a, n), (b, m) = (s.relax(W, going, lambda steps: None) for s in (slow, fast))
         assert abs(n[0] - m[0]) <= 1
         np.testing.assert_allclose(a[0], b[0], rtol=1e-9)
         problem, data = spec.make_problem(), regression_data(0)
@@ -152,7 +154,7 @@ def test_relaxation_is_descent_until_it_stops():
         assert last < 1e-8 * (1 + first)
     diverging = run("gd", lr=5.0)
     for make in (NumpyStepper, CompiledStepper):
-        _, steps = make(block(diverging)).relax(np.ones((LANES, 100)))
+        _, steps = make(block(diverging)).relax(W, going, lambda steps: None)
         assert steps[0] == -1
 
 
@@ -222,6 +224,64 @@ def test_bits_of_a_numpy_problem_do_not_depend_on_company_either():
         assert lines([spec], 1)[spec.name] == together[spec.name]
     lanes = {lane for b in blocks_of(runs, compiled=False) for lane, _ in b.runs}
     assert len(lanes) > 4
+
+
+def test_bits_do_not_depend_on_the_threads_of_blas():
+    """Measurements and data use BLAS, which sums differently on one and on two threads."""
+    code = """
+from antipgd.paper.run.local import run_local
+from antipgd.paper.spec import make_run
+few = {"lr": 0.01, "sigma": 0.05, "steps": 20, "seed": 0}
+runs = [make_run("quadratic_regression", {"d": 300, "n": 200}, m, **few) for m in ("gd", "anti")]
+for record in sorted(run_local(runs, 1), key=lambda record: record.run.name):
+    print(record.to_json())
+"""
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"OPENBLAS_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2")
+    }
+    assert len(printed) == 1
+
+
+@dataclass(frozen=True)
+class Still(QuadraticRegression):
+    """A built-in problem with another gradient: the parent's kernel must not be used for it."""
+
+    def gradient(self, W, data, rows=None, label_shift=None):
+        return np.zeros_like(W)
+
+
+def test_a_subclass_of_a_built_in_problem_is_a_problem_of_its_own():
+    spec = run("gd", problem=name_of(Still), steps=5)
+    (record,) = run_local([spec], 1)
+    assert record.weights["w"] == (1.0,) * 100
+
+
+@dataclass(frozen=True)
+class Careful(Quartic):
+    def gradient(self, W, data, rows=None, label_shift=None):
+        assert np.isfinite(W).all()
+        assert len(W) == LANES
+        factor = 1.0 if label_shift is None else 1.0 + 1e-9
+        return factor * super().gradient(W, data, rows)
+
+
+def test_a_users_gradient_sees_finite_rows_and_the_company_does_not_show():
+    name = name_of(Careful)
+    gd = run("gd", problem=name, lr=0.001, steps=20)
+    others = [
+        run("label", problem=name, lr=0.001, steps=20),
+        run("gd", problem=name, lr=9.0, steps=20),
+    ]
+    alone, together = lines([gd], 1), lines([gd, *others], 1)
+    assert len(together) == 3
+    assert alone[gd.name] == together[gd.name]
 
 
 def test_methods_share_data_start_and_draws_and_seeds_do_not():
@@ -329,3 +389,83 @@ def test_a_failing_run_fails_alone():
 def test_the_time_needed_grows_with_the_steps():
     short, long = [run(steps=1000)], [run(steps=100_000)]
     assert seconds_needed(long) > 10 * seconds_needed(short) > 0
+
+
+@pytest.mark.parametrize(
+    ("problem", "settings", "methods", "changes"),
+    [
+        ("matrix_sensing", {}, "gd pgd anti label", {"lr": 0.001, "sigma": 0.1}),
+        ("matrix_sensing", {"n": 7, "rank": 2}, "sgd antisgd", {"lr": 0.001, "batch": 10}),
+        ("one_hidden_unit", {"v": 0.3}, "gd pgd anti", {"leave": (0.5, 0.9)}),
+        ("one_hidden_unit", {"m": 3, "samples": 40}, "label pgd", {}),
+        ("one_hidden_unit", {"samples": 40, "v": 0.3}, "antisgd", {"batch": 7, "noisy": "u"}),
+    ],
+)
+def test_compiled_steps_of_the_other_problems(problem, settings, methods, changes):
+    runs = [run(m, problem=problem, settings=settings, **changes) for m in methods.split()]
+    slow, fast = NumpyStepper(block(*runs)), CompiledStepper(block(*runs))
+    for step in (1, 2, 60):
+        a, b = after(slow, step)[: len(runs)], after(fast, step)[: len(runs)]
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
+    np.testing.assert_array_equal(slow.left_at, fast.left_at)
+    assert slow.left_at.any() == ("leave" in changes)
+    assert (np.abs(a - slow.block.start).max(axis=1) > 0.01).all()
+
+
+@dataclass(frozen=True)
+class Misshapen(Problem):
+    wrong: str = ""
+
+    @property
+    def examples(self):
+        return 4
+
+    def start(self, rng):
+        return np.ones(5)
+
+    def _given(self, name, value):
+        return value.sum() if self.wrong == name else value
+
+    def loss(self, W, data):
+        return self._given("loss", (W**2).sum(axis=1))
+
+    def gradient(self, W, data, rows=None, label_shift=None):
+        g = 2 * W
+        if rows is not None:
+            g = self._given("gradient of rows", g * (len(rows) / 2))
+        return self._given("gradient", g)
+
+    def test_loss(self, W, data):
+        return self._given("test_loss", W[:, 0])
+
+    def trace(self, W, data):
+        return self._given("trace", W[:, 0])
+
+    def watch(self, W):
+        return self._given("watch", W[:, 0])
+
+
+@pytest.mark.parametrize("wrong", ["loss", "gradient", "test_loss", "trace", "watch"])
+def test_functions_that_return_a_wrong_shape_are_named(wrong):
+    each = r"\(3, 5\), one gradient" if wrong == "gradient" else r"\(3,\), one number"
+    message = rf"Misshapen.{wrong} must return shape {each} per row; got \(\)"
+    with pytest.raises(ValueError, match=message):
+        simulate(block(run(problem=name_of(Misshapen), settings={"wrong": wrong})))
+    simulate(block(run(problem=name_of(Misshapen), steps=3)))
+
+
+def test_a_wrong_shape_for_mini_batches_is_named_too():
+    changes = {"problem": name_of(Misshapen), "settings": {"wrong": "gradient of rows"}}
+    with pytest.raises(ValueError, match=r"Misshapen.gradient must return shape \(3, 5\)"):
+        simulate(block(run("sgd", batch=2, **changes)))
+    simulate(block(run("gd", steps=3, **changes)))
+
+
+def test_relaxations_cost_full_gradients_at_most(monkeypatch):
+    def seconds(block):
+        return 1.0 if block.shared.batch is None and not len(block.taps) else 0.01
+
+    monkeypatch.setattr("antipgd.paper.run.timing._seconds_per_step", seconds)
+    assert cost([run("sgd", steps=10)]) == pytest.approx((0.1, 100_000))
+    assert cost([run("anti", steps=10)]) == pytest.approx((0.1, 100_000))
+    assert cost([run("sgd", steps=10, relax=False)]).relaxations == 0

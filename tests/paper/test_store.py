@@ -1,6 +1,8 @@
 """Nothing computed is ever lost, and nothing that is not a result is taken for one."""
 
+import dataclasses
 import errno
+import hashlib
 import json
 import os
 import resource
@@ -56,7 +58,7 @@ def test_provenance_lies_beside_the_record(store, record):
     store.put(record)
     made = store.provenance(run())
     assert {"antipgd", "code", "python", "numpy", "numba", "platform", "time"} <= made.keys()
-    line = file_of(store, run()).read_text().splitlines()[1]
+    line = file_of(store, run()).read_text().splitlines()[2]
     assert line == record.to_json()  # nothing of it in the record
 
 
@@ -64,9 +66,9 @@ def test_provenance_lies_beside_the_record(store, record):
     ("damage", "reason"),
     [
         (lambda content: content[: len(content) // 2], "its digest does not match"),
-        (lambda content: b"", "it is not a record of antipgd"),
-        (lambda content: os.urandom(3000), "it is not a record of antipgd"),
-        (lambda content: b'{"hello": "world"}\n', "it is not a record of antipgd"),
+        (lambda content: b"", "its digest does not match"),
+        (lambda content: os.urandom(3000), "its digest does not match"),
+        (lambda content: b'{"hello": "world"}\n', "its digest does not match"),
         (lambda content: content.replace(b'"ok"', b'"no"'), "its digest does not match"),
     ],
     ids=["truncated", "empty", "garbage", "foreign", "changed"],
@@ -86,6 +88,30 @@ def test_a_file_that_is_no_record_is_named_moved_aside_and_computed_again(
     assert reason in said[0]
     (aside,) = (store.root / "aside").iterdir()
     assert aside.read_bytes() == damaged
+
+
+def test_a_forged_header_or_a_folder_is_moved_aside_too(store, record, said):
+    store.put(record)
+    path = file_of(store, run())
+    _, header, *rest = path.read_bytes().split(b"\n")
+    for forged in (b"{}", b"[]", b"null", header.replace(b'"results": 1', b'"results": "1"')):
+        content = b"\n".join([forged, *rest])
+        digest = hashlib.sha256(content).hexdigest().encode()
+        path.write_bytes(digest + b"\n" + content)
+        assert store.get(run()) is None
+    path.mkdir()
+    assert store.get(run()) is None
+    assert len(said) == 5
+    store.put(record)
+    assert store.get(run()) == record
+
+
+def test_a_run_whose_problem_is_gone_is_not_touched(store, record, said):
+    store.put(record)
+    gone = dataclasses.replace(run(), problem="gone:Problem")
+    with pytest.raises(StoreError, match="cannot find problem 'gone:Problem'"):
+        store.state(gone)
+    assert not said
 
 
 def test_a_record_under_another_name_is_moved_aside(store, record, said):

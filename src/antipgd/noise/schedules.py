@@ -27,9 +27,11 @@ def factor(schedule: Schedule | None, step: int) -> float:
     return number
 
 
-def _check_span(begin: int, end: int) -> None:
+def _check_span(begin: int, end: int, initial: float, final: float) -> None:
     if not 0 <= begin < end:
         raise ValueError(f"a ramp needs 0 <= begin < end; got begin={begin}, end={end}")
+    if not (0 <= initial < math.inf and 0 <= final < math.inf):
+        raise ValueError(f"a ramp needs finite factors >= 0; got initial={initial}, final={final}")
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Linear:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_span(self.begin, self.end)
+        _check_span(self.begin, self.end, self.initial, self.final)
 
     def __call__(self, step: int) -> float:
         done = min(max((step - self.begin) / (self.end - self.begin), 0.0), 1.0)
@@ -69,7 +71,7 @@ class Cosine:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_span(self.begin, self.end)
+        _check_span(self.begin, self.end, self.initial, self.final)
 
     def __call__(self, step: int) -> float:
         done = min(max((step - self.begin) / (self.end - self.begin), 0.0), 1.0)
@@ -82,6 +84,10 @@ class Steps:
 
     milestones: tuple[int, ...]
     gamma: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma < math.inf:
+            raise ValueError(f"gamma must be finite and >= 0; got gamma={self.gamma}")
 
     def __call__(self, step: int) -> float:
         return self.gamma ** sum(step > milestone for milestone in self.milestones)

@@ -9,6 +9,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -19,6 +20,7 @@ from matplotlib.figure import Figure as Figure  # experiments name it by this ro
 from numpy.typing import ArrayLike, NDArray
 
 from antipgd.estimate import Estimate
+from antipgd.paper.results import Results
 from antipgd.paper.table import SETTING
 
 COLOURS = {
@@ -114,11 +116,16 @@ def _draw_surface(axes: Axes, surface: tuple[ArrayLike, ArrayLike, ArrayLike]) -
 
 
 def _draw_series(axes: Axes, series: Series) -> None:
-    style = {"color": series.colour, "linewidth": 1.4}
+    style: dict[str, Any] = {"color": series.colour, "linewidth": 1.4}
     x, y = np.asarray(series.x, np.float64), np.asarray(series.y, np.float64)
     shown = np.where(np.isfinite(y), y, np.nan)
     axes.plot(
-        x, shown, linestyle=series.dash or "none", marker=series.marker, markersize=4, **style
+        x,
+        shown,
+        linestyle=series.dash or "none",
+        marker=series.marker,
+        markersize=9 if series.marker == "*" else 4,
+        **style,
     )
     if series.low is None or series.high is None:
         return
@@ -128,6 +135,15 @@ def _draw_series(axes: Axes, series: Series) -> None:
         axes.errorbar(x, shown, reach, fmt="none", ecolor=series.colour, elinewidth=1, capsize=2)
     else:
         axes.fill_between(x, low, high, color=series.colour, alpha=0.16, linewidth=0)
+
+
+def _limit_heights(axes: Axes) -> None:
+    """Neither a loss of 1e-30 nor a run on its way to infinity may press the rest flat."""
+    bottom, top = axes.get_ylim()
+    starts = [y[0] for y in (np.ravel(line.get_ydata()) for line in axes.lines) if len(y)]
+    start = max([y for y in starts if np.isfinite(y) and y > 0], default=top)
+    top = min(top, 1e5 * start)
+    axes.set_ylim(max(bottom, 1e-10 * top), top)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
@@ -140,10 +156,14 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_xlim(left=0)
     else:
         axes.set_xscale(panel.xscale)
+        if panel.xscale == "log" and np.divide(*axes.get_xlim()[::-1]) > 10:
+            axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())  # they would collide
     if panel.yscale != "log" or any(
         np.nanmax(np.r_[0, line.get_ydata()]) > 0 for line in axes.lines
     ):
         axes.set_yscale(panel.yscale)
+    if axes.get_yscale() == "log":
+        _limit_heights(axes)
     if panel.ticks:
         axes.set_xticks([at for at, _ in panel.ticks], [name for _, name in panel.ticks])
     axes.set_title(panel.title, fontsize=9)
@@ -151,14 +171,21 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel(panel.ylabel)
 
 
-def draw(panels: Sequence[Panel], columns: int = 3, title: str = "", height: float = 2.7) -> Figure:
+def draw(
+    panels: Sequence[Panel],
+    columns: int = 3,
+    title: str = "",
+    height: float = 2.7,
+    width: float = 3.4,
+) -> Figure:
     """A figure of panels with one legend below."""
     rows = -(-len(panels) // columns)
     wide = min(columns, len(panels))
     named = {s.label: s for panel in panels for s in panel.series if s.label}
-    legend_rows = -(-len(named) // 4)
+    legend_columns = max(1, min(len(named), int(width * wide / 2.2)))
+    legend_rows = -(-len(named) // legend_columns)
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(3.4 * wide, height * rows + 0.3 + 0.2 * legend_rows))
+        figure = Figure(figsize=(width * wide, height * rows + 0.3 + 0.2 * legend_rows))
         FigureCanvasAgg(figure)
         grid = figure.subplots(rows, wide, squeeze=False).ravel()
         for axes, panel in zip(grid, panels, strict=False):
@@ -174,7 +201,7 @@ def draw(panels: Sequence[Panel], columns: int = 3, title: str = "", height: flo
                 handles,
                 list(named),
                 loc="outside lower center",
-                ncols=min(4, len(named)),
+                ncols=legend_columns,
                 fontsize=8,
             )
         figure.suptitle(title, fontsize=9)
@@ -198,18 +225,96 @@ def spread(x: ArrayLike, table: NDArray[np.float64], deviations: float, **style:
     return Series(x, mean, low=low, high=mean + deviations * sd, **style)  # type: ignore[arg-type]
 
 
-def _geometric(rows: pd.DataFrame, measure: str) -> tuple[list[float], ...]:
-    """Steps, geometric means over seeds and their 95 % intervals."""
-    columns: tuple[list[float], ...] = ([], [], [], [])
+def method_series(
+    results: Results,
+    measure: str,
+    method: str,
+    *,
+    place: str = "w",
+    deviations: float = 1,
+    detail: str = "",
+    dash: str = "-",
+    per_step: float = 1.0,
+    **wanted: Any,
+) -> Series:
+    """A method's curve: mean over seeds with a band, against the step or a multiple of it."""
+    steps, table = results.curves(measure, place, method=method, **wanted)
+    return spread(
+        steps * per_step,
+        table,
+        deviations,
+        label=method_name(method, detail, results.diverged(method=method, **wanted)),
+        colour=COLOURS[method],
+        dash=dash,
+    )
+
+
+def method_panels(
+    results: Results,
+    lines: Sequence[dict[str, Any]],
+    measures: Sequence[str] = tuple(MEASURES),
+    *,
+    place: str = "w",
+    title: str = "",
+    **every: Any,
+) -> list[Panel]:
+    """A panel for each measure with the same lines: see `method_series` for what a line takes."""
+    before = f"{title}, " if title else ""
+    return [
+        Panel(
+            f"{before}{MEASURES[measure]} at {place}",
+            [method_series(results, measure, place=place, **(every | line)) for line in lines],
+        )
+        for measure in measures
+    ]
+
+
+def _shared_steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows at steps that all seeds have: where a run has left, there is no mean any more."""
+    seeds = rows.groupby("step")["seed"].transform("nunique")
+    return rows[seeds == rows["seed"].nunique()]
+
+
+def _geometric(rows: pd.DataFrame, measure: str, ends: tuple[float, float]) -> list[list[float]]:
+    """Steps, geometric means over seeds and their 95 % intervals, cut off between two ends."""
+    columns: list[list[float]] = [[], [], [], []]
     with np.errstate(all="ignore"):
         logarithms = np.log(rows[measure].to_numpy(np.float64))
-        for step, values in pd.Series(logarithms, rows["step"]).groupby(level=0):
-            estimate = Estimate.of(values)
-            low, high = estimate.interval()
-            for column, value in zip(columns[1:], (estimate.mean, low, high), strict=True):
-                column.append(float(np.exp(value)) if np.isfinite(value) else np.nan)
-            columns[0].append(step)
+    for step, values in pd.Series(logarithms, rows["step"]).groupby(level=0):
+        estimate = Estimate.of(values if np.isfinite(values).all() else [np.nan])
+        for column, value in zip(columns[1:], (estimate.mean, *estimate.interval()), strict=True):
+            column.append(float(np.exp(np.clip(value, *np.log(ends)))))
+        columns[0].append(step)
     return columns
+
+
+def _limits(rows: pd.DataFrame, measure: str) -> tuple[float, float] | None:
+    """What the y axis shows: the settings of which no run diverged, or the beginning if all did."""
+    values = rows[measure].where(np.isfinite(rows[measure]) & (rows[measure] > 0))
+    settings = rows.groupby(list(SETTING), dropna=False)["status"]
+    calm = values[settings.transform(lambda status: (status != "diverged").all())]
+    shown = calm if calm.notna().any() else values
+    if not shown.notna().any():
+        return None
+    low, high = np.log(shown.min()), np.log(shown.max())
+    if shown is values:
+        first = values[rows["step"] == 0].min()
+        high = min(high, np.log(1e6) + (low if np.isnan(first) else np.log(first)))
+    margin = max(0.05 * (high - low), 0.1)
+    bottom, top = np.exp(np.clip([low - margin, high + margin], *np.log([1e-300, 1e300])))
+    return float(bottom), float(top)
+
+
+def _exits(rows: pd.DataFrame, measure: str) -> list[Series]:
+    """A mark for each run that left its interval, pointing to the side on which it did."""
+    last = rows.loc[rows.groupby("seed")["step"].idxmax()]
+    sides = {"left low": "v", "left high": "^"}
+    colour = COLOURS[rows["method"].iloc[0]]
+    return [
+        Series(left["step"], left[measure], colour=colour, dash="", marker=marker)
+        for side, marker in sides.items()
+        if len(left := last[last["status"] == side])
+    ]
 
 
 def _sweep_label(key: tuple, several: set[str]) -> str:
@@ -223,20 +328,43 @@ def _sweep_label(key: tuple, several: set[str]) -> str:
     )
 
 
-def sweep_figure(table: pd.DataFrame, title: str, place: str = "w") -> Figure:
-    """Losses and trace over the steps, one line per setting: geometric means over seeds."""
-    rows = table[table["place"] == place]
+def _sweep_series(rows: pd.DataFrame, measure: str, limits: tuple[float, float] | None) -> list:
+    """A line for each setting, and where its runs left."""
+    series: list[Series] = []
     several = {name for name in SETTING if rows.groupby("method")[name].nunique().max() > 1}
-    measures = [name for name in MEASURES if rows[name].notna().any()]
-    series: dict[str, list[Series]] = {measure: [] for measure in measures}
     dashes: dict[str, Iterator[str]] = {method: cycle(_DASHES) for method in NAMES}
+    bottom, top = limits or (1e-300, 1e300)
     for key, group in rows.groupby(list(SETTING), sort=False, dropna=False):
-        method = group["method"].iloc[0]
-        dash, ends = next(dashes[method]), group.drop_duplicates("seed")
+        method, ends = group["method"].iloc[0], group.drop_duplicates("seed")
         lost = (int((ends["status"] == "diverged").sum()), len(ends))
         label = method_name(method, _sweep_label(key, several), lost)
-        for measure in measures:
-            x, y, low, high = _geometric(group, measure)
-            series[measure].append(Series(x, y, label, COLOURS[method], dash, low=low, high=high))
-    panels = [Panel(f"{MEASURES[name]} at {place}", series[name]) for name in measures]
-    return draw(panels, title=f"{title}: geometric means over seeds, 95 % intervals", height=3.2)
+        # Beyond the limits by a little, so that a line that leaves the picture is seen to do so.
+        x, y, low, high = _geometric(_shared_steps(group), measure, (bottom / 10, top * 10))
+        edges = (None, None) if lost[0] else (low, high)
+        series.append(Series(x, y, label, COLOURS[method], next(dashes[method]), "", *edges))
+        series += _exits(group, measure)
+    return series
+
+
+def sweep_figure(table: pd.DataFrame, title: str, place: str = "w") -> Figure:
+    """Losses and trace over the steps, one line per setting: geometric means over seeds.
+
+    The axes show the settings of which no run diverged; lines of the others, drawn without their
+    intervals, leave the picture. A line ends at the first exit of one of its runs, and every exit
+    is marked.
+    """
+    rows = table[table["place"] == place]
+    measures = [name for name in MEASURES if rows[name].notna().any()]
+    limits = {name: _limits(rows, name) for name in measures}
+    panels = [
+        Panel(f"{MEASURES[name]} at {place}", _sweep_series(rows, name, limits[name]))
+        for name in measures
+    ]
+    left = rows["status"].str.startswith("left").any()
+    exits = "; ▼ a run left low, ▲ high" if left else ""
+    title = f"{title}: geometric means over seeds, 95 % intervals{exits}"
+    figure = draw(panels, title=title, height=3.2)
+    for axes, name in zip(figure.axes, measures, strict=False):
+        if limits[name] is not None:
+            axes.set_ylim(limits[name])
+    return figure

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from antipgd.paper.record import Failure, Record
 from antipgd.paper.run.local import run_local
-from antipgd.paper.run.simulate import Tick
+from antipgd.paper.run.stepping import Tick
 from antipgd.paper.spec import Run
 from antipgd.paper.store import Store
 
@@ -24,6 +24,7 @@ class Outcome:
 
     records: dict[str, Record] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
+    found: int = 0  # of them were in the store
 
     def add(self, result: Record | Failure) -> None:
         """Take a result in."""
@@ -37,16 +38,23 @@ class Outcome:
         return [self.records[run.name] for run in runs if run.name in self.records]
 
 
+_UNTIMED = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
+
+
 @contextmanager
 def _progress(runs: Sequence[Run], show: bool | None) -> Generator[Tick]:
-    """A bar over run-steps with an estimate; by default only on a terminal."""
+    """A bar over run-steps; by default only on a terminal. The first steps compile, so the time
+    that remains is estimated once a hundredth is done."""
     lock = threading.Lock()
     total = sum(run.steps for run in runs)
     quiet = None if show is None else not show
-    with tqdm(total=total, unit=" run-steps", unit_scale=True, disable=quiet, leave=False) as bar:
+    style = {"unit": " run-steps", "unit_scale": True, "smoothing": 0.1, "bar_format": _UNTIMED}
+    with tqdm(total=total, disable=quiet, leave=False, **style) as bar:
 
         def tick(run_steps: int) -> None:
             with lock:
+                if bar.n + run_steps >= total / 100:
+                    bar.bar_format = None
                 bar.update(run_steps)
 
         yield tick
@@ -61,6 +69,7 @@ def stored(runs: Sequence[Run], store: Store, retry: bool = False) -> Outcome:
             found = store.failure(run)
         if found is not None:
             outcome.add(found)
+    outcome.found = len(outcome.records) + len(outcome.failures)
     return outcome
 
 

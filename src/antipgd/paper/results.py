@@ -15,7 +15,8 @@ class Results:
     """Records by setting. Seeds come in ascending order, so that methods can be paired."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self.records = sorted(records, key=lambda record: record.run.seed)
+        unique = {record.run.name: record for record in records}
+        self.records = sorted(unique.values(), key=lambda record: record.run.seed)
 
     def select(self, **wanted: Any) -> list[Record]:
         """Records whose run has these fields; settings of the problem count as fields.

@@ -17,6 +17,7 @@ import numpy as np
 from antipgd.noise.injection import check_sigma
 from antipgd.noise.laws import as_law
 from antipgd.noise.schedules import Schedule, Window, as_schedule, factor
+from antipgd.noise.stream import stream_key
 from antipgd.noise.taps import ANTI, WHITE, Taps, as_taps, telescopes
 from antipgd.paper.problems import Problem, Setting, make_problem, nearest, settings_of
 
@@ -100,6 +101,19 @@ class Run:
         """The problem with this run's settings."""
         return make_problem(self.problem, dict(self.settings))
 
+    def make_data(self, problem: Problem) -> Any:
+        """The data of this run's seed."""
+        return problem.data(self._generator("data"))
+
+    def make_start(self, problem: Problem) -> np.ndarray:
+        """w_0 of this run's seed."""
+        return problem.start(self._generator("start"))
+
+    def _generator(self, purpose: str) -> np.random.Generator:
+        """NumPy's generator on its own named part of the seed."""
+        key = stream_key(self.seed, self.problem, purpose)
+        return np.random.Generator(np.random.Philox(key=key))
+
     @property
     def has_clean_weights(self) -> bool:
         """Whether z exists: there is no noise on the weights, or its taps sum to zero."""
@@ -181,6 +195,7 @@ def make_run(
         )
     if schedule is not None:
         as_schedule(schedule)
+    written_law = str(as_law(law))
     Window(start, stop)
     return Run(
         problem=problem,
@@ -189,7 +204,7 @@ def make_run(
         lr=float(lr),
         sigma=check_sigma(sigma) if drawing else 0.0,
         taps=usual if taps is None else as_taps(taps),
-        law=str(as_law(law)) if drawing else "",
+        law=written_law if drawing else "",
         batch=_natural("batch", 1 if batch is None else batch, 1) if batched or batch else None,
         seed=_natural("seed", seed, 0),
         steps=steps,

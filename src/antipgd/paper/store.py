@@ -1,8 +1,9 @@
 """Hash → record: results on disk that are never lost and never half written.
 
-One file per run, named by the run's hash and written once, atomically: a line that says what it is
-with the digest of the rest, a line with the record, a line with its provenance. A file that is not
-what it should be is moved aside, named, and computed again. Failures are kept apart.
+One file per run, named by the run's hash and written once, atomically: a line with the digest of
+the rest, one that says what it is and which code made it, one with the record, one with its
+provenance. A file that is not what it should be is moved aside, named, and computed again. Failures
+are kept apart.
 """
 
 import errno
@@ -17,7 +18,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import antipgd
 from antipgd.paper.problems import problem_class
@@ -32,7 +33,11 @@ class StoreError(Exception):
     """The store cannot be used or written; what is in it stays as it was."""
 
 
-class NewerStoreError(StoreError):
+class StoreUsageError(StoreError):
+    """The folder named is not one this command can use."""
+
+
+class NewerStoreError(StoreUsageError):
     """The store was made by a newer version of this package."""
 
 
@@ -56,13 +61,13 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise StoreError(f"{path} must be a folder, but a file is in the way") from None
+        raise StoreUsageError(f"{path} must be a folder, but a file is in the way") from None
     except OSError as error:
         raise StoreError(f"cannot make the folder {path}: {error.strerror}") from error
 
 
 @cache
-def _code_digest() -> str:
+def code_digest() -> str:
     """A digest of this package's source, whatever its version number says."""
     digest = hashlib.blake2b(digest_size=8)
     root = Path(antipgd.__file__).parent
@@ -90,7 +95,7 @@ def provenance() -> dict[str, Any]:
     """Which code made a record, on what and when."""
     return {
         "antipgd": antipgd.__version__,
-        "code": _code_digest(),
+        "code": code_digest(),
         "python": platform.python_version(),
         **{package: _version_of(package) for package in ("numpy", "numba")},
         "platform": platform.platform(),
@@ -100,11 +105,21 @@ def provenance() -> dict[str, Any]:
 
 
 def _versions(run: Run) -> dict[str, int]:
-    return {"results": RESULTS_VERSION, "problem": problem_class(run.problem).version}
+    """The versions of the code that a run's result depends on."""
+    try:
+        return {"results": RESULTS_VERSION, "problem": problem_class(run.problem).version}
+    except ValueError as error:
+        raise StoreUsageError(str(error)) from error
 
 
 class _NotOursError(Exception):
     """A file that is not what its name says."""
+
+
+class _Found(NamedTuple):
+    result: Record | Failure
+    current: bool  # made by code of the present versions
+    made: dict[str, Any]
 
 
 class Store:
@@ -157,19 +172,19 @@ class Store:
             raise StoreError(f"cannot write {path}: {error.strerror}{hint}") from error
 
     def _put(self, kind: str, run: Run, body: str) -> None:
-        rest = f"{body}\n{json.dumps(provenance(), sort_keys=True)}\n".encode()
-        header = {
-            "antipgd": kind,
-            "format": FORMAT,
-            "versions": _versions(run),
-            "sha256": hashlib.sha256(rest).hexdigest(),
-        }
-        self._write(self._path(kind, run.name), json.dumps(header).encode() + b"\n" + rest)
+        header = json.dumps({"antipgd": kind, "format": FORMAT, "versions": _versions(run)})
+        made = json.dumps(provenance(), sort_keys=True)
+        content = f"{header}\n{body}\n{made}\n".encode()
+        digest = hashlib.sha256(content).hexdigest().encode()
+        self._write(self._path(kind, run.name), digest + b"\n" + content)
 
     def put(self, record: Record) -> None:
         """Keep a record; a failure of the same run is forgotten."""
         self._put("record", record.run, record.to_json())
-        self._path("failure", record.run.name).unlink(missing_ok=True)
+        try:
+            self._path("failure", record.run.name).unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot remove {error.filename}: {error.strerror}") from error
 
     def put_failure(self, failure: Failure) -> None:
         """Keep a failure, apart from the results."""
@@ -177,85 +192,84 @@ class Store:
 
     def _parts(self, kind: str, name: str, content: bytes) -> tuple[dict, dict, dict]:
         """Header, body and provenance of a file, or `_NotOursError` with what is wrong with it."""
-        first, _, rest = content.partition(b"\n")
-        try:
-            header = json.loads(first)
-            assert header["antipgd"] == kind
-            found, digest = header["format"], header["sha256"]
-        except (ValueError, KeyError, TypeError, AssertionError):
-            raise _NotOursError(f"it is not a {kind} of antipgd") from None
-        if found > FORMAT:
+        digest, _, rest = content.partition(b"\n")
+        if hashlib.sha256(rest).hexdigest().encode() != digest:
+            raise _NotOursError("its digest does not match: it is truncated, changed or not ours")
+        lines = [json.loads(line) for line in rest.splitlines()]
+        header = lines[0]
+        if header["antipgd"] != kind:
+            raise _NotOursError(f"it is not a {kind} of antipgd")
+        if header["format"] > FORMAT:
             raise NewerStoreError(
-                f"{self._path(kind, name)} has format {found}, this version of antipgd knows "
-                f"{FORMAT}: use a newer version, or another --out"
+                f"{self._path(kind, name)} has format {header['format']}, this version of antipgd "
+                f"knows {FORMAT}: use a newer version, or another --out"
             )
-        if hashlib.sha256(rest).hexdigest() != digest:
-            raise _NotOursError("its digest does not match: it is truncated or was changed")
-        body, made, _ = rest.split(b"\n")
-        values = json.loads(body)
-        return header, values, json.loads(made)
+        _, values, made = lines
+        return header, values, made
 
     def _move_aside(self, path: Path, why: str) -> None:
-        aside = self.root / "aside"
-        aside.mkdir(exist_ok=True)
-        target = aside / f"{path.stem}-{time.time_ns()}{path.suffix}"
+        target = self.root / "aside" / f"{path.stem}-{time.time_ns()}{path.suffix}"
+        make_folder(target.parent)
         try:
             os.replace(path, target)
         except FileNotFoundError:
             return  # another process was faster
+        except OSError as error:
+            raise StoreError(f"{path}: {why}; cannot move it aside: {error.strerror}") from error
         self._warn(f"{path}: {why}; moved to {target}, to be computed again")
 
-    def _read(self, kind: str, run: Run) -> tuple[dict, dict, dict] | None:
-        path = self._path(kind, run.name)
+    def _read(self, kind: str, run: Run) -> _Found | None:
+        path, current = self._path(kind, run.name), _versions(run)
         try:
             content = path.read_bytes()
         except FileNotFoundError:
+            return None
+        except IsADirectoryError:
+            self._move_aside(path, "it is a folder")
             return None
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from error
         try:
             header, values, made = self._parts(kind, run.name, content)
-            made_by = record_from(values).run if kind == "record" else failure_from(values).run
-            if made_by.name != run.name:
-                raise _NotOursError(f"it belongs to the run {made_by.name}")
+            result = record_from(values) if kind == "record" else failure_from(values)
+            versions = header["versions"]
+            newer = {name: n for name, n in versions.items() if n > current.get(name, 0)}
         except _NotOursError as error:
             self._move_aside(path, str(error))
             return None
-        except (KeyError, TypeError, ValueError) as error:
-            self._move_aside(path, f"it cannot be understood ({error})")
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            self._move_aside(path, f"it cannot be understood ({error!r})")
             return None
-        newer = {k: v for k, v in header["versions"].items() if v > _versions(run).get(k, 0)}
+        if result.run.name != run.name:
+            self._move_aside(path, f"it belongs to the run {result.run.name}")
+            return None
         if newer:
             raise NewerStoreError(
-                f"{path} has {newer}, newer than {_versions(run)} of this antipgd: use a newer "
-                f"version, or another --out"
+                f"{path} has {newer}, newer than {current} of this antipgd: use a newer version, "
+                f"or another --out"
             )
-        return header, values, made
+        return _Found(result, versions == current, made)
 
     def get(self, run: Run) -> Record | None:
         """The record of a run; None if it is missing or stale."""
-        parts = self._read("record", run)
-        if parts is None or parts[0]["versions"] != _versions(run):
-            return None
-        return record_from(parts[1])
+        found = self._read("record", run)
+        return found.result if found is not None and found.current else None  # type: ignore[return-value]
 
     def provenance(self, run: Run) -> dict[str, Any] | None:
         """Which code made the record of a run, on what and when."""
-        parts = self._read("record", run)
-        return None if parts is None else parts[2]
+        found = self._read("record", run)
+        return None if found is None else found.made
 
     def failure(self, run: Run) -> Failure | None:
         """How a run failed, if the present code was what failed."""
-        parts = self._read("failure", run)
-        if parts is None or parts[0]["versions"] != _versions(run):
-            return None
-        return failure_from(parts[1])
+        found = self._read("failure", run)
+        return found.result if found is not None and found.current else None  # type: ignore[return-value]
 
     def state(self, run: Run) -> str:
         """done, stale (made by other code), failed or missing."""
-        parts = self._read("record", run)
-        if parts is not None and parts[0]["versions"] == _versions(run):
+        found = self._read("record", run)
+        if found is not None and found.current:
             return "done"
         if self.failure(run) is not None:
             return "failed"
-        return "missing" if parts is None else "stale"
+        return "missing" if found is None else "stale"

@@ -4,24 +4,27 @@
 alone is given by name: lr={"*": 0.1, "sgd": 0.01}.
 """
 
+import inspect
 import json
-import math
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from antipgd.estimate import Estimate
 from antipgd.noise.taps import as_taps
 from antipgd.paper.figures import rendered, sweep_figure
 from antipgd.paper.pipeline import Outcome, complete
 from antipgd.paper.problems import Problem, Setting, name_of, nearest
+from antipgd.paper.record import Record
+from antipgd.paper.run.stepping import RELAX_STEPS
 from antipgd.paper.spec import METHODS, POINTS, Run, make_run, measured_steps, run_from
-from antipgd.paper.store import Store, StoreError, make_folder, write_atomically
-from antipgd.paper.table import SETTING, table
+from antipgd.paper.store import Store, StoreError, StoreUsageError, make_folder, write_atomically
+from antipgd.paper.table import summary, table
 
 EVERY = "*"
 Values = float | Sequence[float]
@@ -49,7 +52,9 @@ def _values(name: str, table: Mapping[str, tuple], method: str, default: Any = N
     if EVERY in table:
         return table[EVERY]
     if default is None:
-        raise ValueError(f"{name} has no value for method {method!r}; got {dict(table)}")
+        raise ValueError(
+            f"{name} has no value for method {method!r}; give --{name} (in Python {name}=…)"
+        )
     return (default,)
 
 
@@ -63,6 +68,84 @@ def _seeds(seeds: int | Iterable[int]) -> list[int]:
     if not chosen:
         raise ValueError("seeds must name at least one seed; got none")
     return chosen
+
+
+def _problem_name(problem: str | type[Problem]) -> str:
+    """The problem's name, with a hint for the two mistakes that are easily made."""
+    if isinstance(problem, Problem):
+        name = type(problem).__name__
+        raise TypeError(f"give the class {name}, not an instance; its settings go into set={{…}}")
+    if isinstance(problem, str):
+        module, _, cls = problem.partition(":")
+        if cls and module.endswith(".py"):
+            dotted = module.removesuffix(".py").replace("/", ".")
+            raise ValueError(f"{problem!r} is a file: drop .py and write {dotted}:{cls}")
+    return name_of(problem)
+
+
+def _methods(method: str | Sequence[str]) -> list[str]:
+    methods = [method] if isinstance(method, str) else list(method)
+    for unknown in methods:
+        if unknown not in METHODS:
+            raise ValueError(f"unknown method {unknown!r}; {nearest(unknown, list(METHODS))}")
+    if not methods:
+        raise ValueError(f"method must name at least one; accepted: {', '.join(METHODS)}")
+    return methods
+
+
+def _draws(method: str) -> bool:
+    """Whether a method has noise, on the weights or on the labels."""
+    taps, _, labels = METHODS[method]
+    return bool(taps) or labels
+
+
+def _check_use(name: str, given: Mapping[str, tuple], methods: Sequence[str], *takers: str) -> None:
+    """Refuse values for a method that is not run, or that does not take them."""
+    for method in given.keys() - {EVERY}:
+        if method not in methods:
+            raise ValueError(f"{name} is given for {method!r}, which is not in {methods}")
+        if method not in takers and not (name == "batch" and method == "noise"):
+            raise ValueError(f"{name} is given for {method!r}, which takes no {name}")
+    if EVERY in given and not set(takers) & set(methods):
+        by_name = " (for noise by name: noise=4)" if name == "batch" else ""
+        raise ValueError(f"{name} is for {', '.join(takers)}{by_name}; none is in {methods}")
+
+
+def _check_noise(methods: Sequence[str], **given: bool) -> None:
+    """Refuse settings of the noise where no method has any."""
+    for name, there in given.items():
+        if there and not any(map(_draws, methods)):
+            raise ValueError(f"{name} is for methods with noise; none is in {methods}")
+
+
+def _check_start(runs: Iterable[Run]) -> None:
+    """Refuse runs that have left their interval before they begin."""
+    for run in {(run.seed, run.settings): run for run in runs}.values():
+        if run.leave is not None:
+            problem = run.make_problem()
+            W = np.asarray(run.make_start(problem), np.float64)[None]
+            watched = float(np.ravel(problem.watch(W))[0])
+            if not run.leave[0] < watched < run.leave[1]:
+                raise ValueError(
+                    f"leave: {run.problem} starts with its watched quantity at {watched:.6g}, "
+                    f"which is not inside {run.leave}"
+                )
+
+
+def _check_whole(**numbers: object) -> None:
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number >= 1; got {value!r}")
+
+
+def _colours(taps: Sequence[float] | Sequence[Sequence[float]] | None, methods: list) -> list:
+    """The taps of method `noise`, each one a colour; None for its usual one."""
+    if taps is None:
+        return [None]
+    if "noise" not in methods:
+        raise ValueError(f"taps are for method 'noise', which is not in {methods}")
+    several = isinstance(taps[0], Iterable) if len(taps) else False
+    return [as_taps(one) for one in (taps if several else [taps])]  # type: ignore[arg-type]
 
 
 def plan_sweep(
@@ -84,36 +167,31 @@ def plan_sweep(
     points: int = POINTS,
     relax: bool = True,
 ) -> list[Run]:
-    """The runs of a sweep, each once. Everything is checked before anything is run."""
-    methods = [method] if isinstance(method, str) else list(method)
-    for unknown in methods:
-        if unknown not in METHODS:
-            raise ValueError(f"unknown method {unknown!r}; {nearest(unknown, list(METHODS))}")
-    if not methods:
-        raise ValueError(f"method must name at least one; accepted: {', '.join(METHODS)}")
-    if taps is not None and "noise" not in methods:
-        raise ValueError(f"taps are for method 'noise', which is not in {methods}")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps must be a whole number >= 1; got {steps!r}")
-    if isinstance(points, bool) or not isinstance(points, int) or points < 1:
-        raise ValueError(f"points must be a whole number >= 1; got {points!r}")
+    """The runs of a sweep, each once. Everything is checked before anything is run.
+
+    See `sweep` for what the settings mean.
+    """
+    name, methods = _problem_name(problem), _methods(method)
+    _check_whole(steps=steps, points=points)
     rates, batches = _by_method("lr", lr), _by_method("batch", {} if batch is None else batch)
     sigmas = _by_method("sigma", {} if sigma is None else sigma)
-    colours: list[Any] = [None]
-    if taps is not None:
-        several = isinstance(taps[0], Iterable) if len(taps) else False
-        colours = [as_taps(one) for one in (taps if several else [taps])]  # type: ignore[arg-type]
-    laws = [law] if isinstance(law, str) else list(law)
-    chosen, name = _seeds(seeds), name_of(problem)
+    colours, laws = _colours(taps, methods), [law] if isinstance(law, str) else list(law)
+    _check_use("lr", rates, methods, *METHODS)
+    _check_use("sigma", sigmas, methods, *filter(_draws, METHODS))
+    _check_use("batch", batches, methods, *(one for one in METHODS if METHODS[one][1]))
+    _check_noise(methods, law=laws != ["gaussian"], schedule=schedule is not None,
+                 start=start != 0, stop=stop is not None)  # fmt: skip
+    if start >= steps:
+        raise ValueError(f"start must be less than steps={steps}, else no noise acts; got {start}")
+    chosen = _seeds(seeds)
     runs: dict[str, Run] = {}
     for one in methods:
-        noisy, batched = bool(METHODS[one][0]) or METHODS[one][2], METHODS[one][1]
         options = product(
             _values("lr", rates, one),
-            _values("sigma", sigmas, one) if noisy else (0.0,),
+            _values("sigma", sigmas, one) if _draws(one) else (0.0,),
             colours if one == "noise" else (None,),
-            laws if noisy else laws[:1],
-            _values("batch", batches, one, 1) if batched else batches.get(one, (None,)),
+            laws if _draws(one) else laws[:1],
+            _values("batch", batches, one, 1) if METHODS[one][1] else batches.get(one, (None,)),
             chosen,
         )
         for eta, sd, colour, kind, size, seed in options:
@@ -123,7 +201,18 @@ def plan_sweep(
                 schedule=schedule, start=start, stop=stop, leave=leave, relax=relax,
             )  # fmt: skip
             runs[run.name] = run
+    _check_start(runs.values())
     return list(runs.values())
+
+
+def _check_names(settings: Mapping[str, Any]) -> None:
+    known = [*inspect.signature(plan_sweep).parameters][1:]
+    for name in settings:
+        if name not in known:
+            raise TypeError(
+                f"sweep has no setting {name!r}; settings of the problem go into set={{…}}, such "
+                f"as set={{{name!r}: {settings[name]!r}}}; {nearest(name, known)}"
+            )
 
 
 def sweep(
@@ -137,15 +226,35 @@ def sweep(
 ) -> pd.DataFrame:
     """Run a sweep and return its table: one row per run × measured step × place.
 
-    `problem` is a name or a class of your own; the other settings are those of `plan_sweep`.
-    With `out`, records are kept in that folder, where a later call finds them, and the table and
-    a figure are written beside them. A run that fails is warned about and missing in the table.
+    `problem` is a name or a class of your own. With `out`, records are kept in that folder, where
+    a later call finds them; table, figure and plan are written beside them and replace those of
+    another sweep. A run that fails is warned about and missing in the table.
+
+    What is run is every combination of these settings. Those marked * take one value, a list, or
+    either by method: lr={"*": 0.1, "sgd": [0.01, 0.02]}.
+
+    - `method`: a name or a list of them: gd, sgd, pgd, anti, antisgd, label, noise.
+    - `lr`*: learning rates. `sigma`*: standard deviations of the noise on the weights, for `label`
+      on the labels. `batch`*: examples per step, drawn with replacement, for sgd and antisgd
+      (default 1) and by name for noise.
+    - `steps`: how many. `seeds`: how many, 0, 1, …, or a list of them: seeds=[3, 4].
+    - `set`: settings of the problem, such as set={"d": 60}.
+    - `taps`: of method noise, such as (1, -0.9), or a list of such. `law`: gaussian, rademacher,
+      uniform, laplace, student-t:DF, or a list. `schedule`: a factor of sigma over the steps,
+      "linear:BEGIN:END[:INITIAL:FINAL]", "cosine:…" likewise, "steps:M1:M2:…[:gamma=0.1]".
+      `start`, `stop`: the noise acts at steps start < n ≤ stop.
+    - `leave`: (low, high); a run ends when the quantity that its problem watches, at w and looked
+      at after every step, is outside.
+    - `points`: about how many steps are measured, equally far apart in the logarithm (default 40).
+    - `relax`: whether to descend without noise at the end, with the run's own learning rate until
+      |g| < 1e-8 (1 + |g at the start|), at most 100,000 steps (default True).
 
     >>> t = sweep("widening_valley", set={"d": 5}, method=["gd", "anti"], lr=0.1, sigma=0.1,
     ...           steps=100, seeds=2, points=3)
     >>> sorted(t["place"].unique()), t["step"].unique().tolist()
     (['relaxed', 'w', 'z'], [0, 1, 10, 100])
     """
+    _check_names(settings)
     runs = plan_sweep(problem, **settings)
     store = None if out is None else open_store(Path(out), warnings.warn)
     if out is not None:
@@ -158,8 +267,29 @@ def sweep(
         )
     result = table(outcome.in_order(runs))
     if out is not None:
-        write_results(Path(out), result)
+        write_table(Path(out), result)
+        write_figure(Path(out), result)
     return result
+
+
+def relaxation_notes(records: Iterable[Record]) -> list[str]:
+    """A line for each method of which relaxations did not get to a minimum."""
+    relaxed = [record for record in records if record.relaxation_converged is not None]
+    methods = Counter(record.run.method for record in relaxed)
+    stopped, lost = Counter[str](), Counter[str]()
+    for record in relaxed:
+        if not record.relaxation_converged:
+            (stopped if record.relax_steps == RELAX_STEPS else lost)[record.run.method] += 1
+    ends = (
+        (stopped, f"stopped at {RELAX_STEPS:,} steps before converging"),
+        (lost, "left the finite numbers"),
+    )
+    return [
+        f"{count[method]} of {n} relaxations of {method} {end}"
+        for count, end in ends
+        for method, n in methods.items()
+        if count[method]
+    ]
 
 
 def open_store(out: Path, warn: Any = lambda message: None) -> Store:
@@ -174,14 +304,29 @@ def write_plan(out: Path, runs: Sequence[Run]) -> None:
     _write(out / "plan.json", ("[\n" + ",\n".join(lines) + "\n]\n").encode())
 
 
+def replaced(out: Path, runs: Sequence[Run]) -> str | None:
+    """What a sweep of these runs replaces in a folder, if it holds another one."""
+    if not (out / "plan.json").is_file():
+        return None
+    try:
+        if {run.name for run in read_plan(out)} == {run.name for run in runs}:
+            return None
+    except StoreError:
+        pass  # whatever it was, it is not this plan
+    what = "table" if (out / "table.csv").exists() else "plan"
+    return f"replaces the {what} of another sweep in {out}; its runs stay in the store"
+
+
 def read_plan(out: Path) -> list[Run]:
     """The runs a folder is about."""
     try:
         return [run_from(values) for values in json.loads((out / "plan.json").read_bytes())]
     except FileNotFoundError:
-        raise StoreError(f"{out} has no plan.json: no sweep was started there") from None
+        raise StoreUsageError(f"{out} has no plan.json: no sweep was started there") from None
+    except OSError as error:
+        raise StoreError(f"cannot read {out / 'plan.json'}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{out / 'plan.json'} cannot be understood: {error}") from error
+        raise StoreUsageError(f"{out / 'plan.json'} cannot be understood: {error}") from error
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -191,48 +336,23 @@ def _write(path: Path, content: bytes) -> None:
         raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
 
-def write_results(out: Path, result: pd.DataFrame) -> None:
-    """table.csv, and a figure if there is anything to draw."""
+def write_table(out: Path, result: pd.DataFrame) -> Path:
+    """table.csv, with nothing but its header if every run failed."""
     _write(out / "table.csv", result.to_csv(index=False, lineterminator="\n").encode())
-    if len(result):
-        figure = sweep_figure(result, title=result["problem"].iloc[0])
-        for kind in ("png", "svg"):
-            _write(out / f"figure.{kind}", rendered(figure, kind))
+    return out / "table.csv"
 
 
-def _shown(values: pd.Series) -> str:
-    """Mean and 95 % interval over seeds; no interval if a run of the group diverged."""
-    if values.isna().all():  # also if there are none
-        return ""
-    estimate = Estimate.of(values)
-    if not math.isfinite(estimate.mean):
-        return "inf"
-    low, high = estimate.interval()
-    return f"{estimate.mean:.3g}" + ("" if math.isnan(low) else f" [{low:.3g}, {high:.3g}]")
-
-
-def summary(result: pd.DataFrame) -> pd.DataFrame:
-    """One row per setting at the last step: means with 95 % intervals over seeds, at each place.
-
-    A setting of which a run diverged has an infinite mean: no survivors are averaged.
-    """
-    rows = []
-    for key, group in result.groupby(list(SETTING), sort=False, dropna=False):
-        setting = dict(zip(SETTING, key, strict=True))
-        last = group.loc[group.groupby(["seed", "place"])["step"].idxmax()]
-        row = {name: setting[name] for name in SETTING if name != "problem"}
-        ends = last[last["place"] == "w"]
-        row["n"] = len(ends)
-        row["diverged"] = int((ends["status"] == "diverged").sum())
-        for side in ("left low", "left high"):
-            if (result["status"] == side).any():
-                row[side] = int((ends["status"] == side).sum())
-        for place in ("w", "z", "relaxed"):
-            for measure, short in (("test_loss", "test"), ("trace", "trace")):
-                row[f"{short} {place}"] = _shown(last[last["place"] == place][measure])
-        rows.append(row)
-    frame = pd.DataFrame(rows)
-    return frame.loc[:, [(frame[name].notna() & (frame[name] != "")).any() for name in frame]]
+def write_figure(out: Path, result: pd.DataFrame) -> list[Path]:
+    """The figure's files; without anything to draw, one of another sweep does not stay."""
+    paths = [out / f"figure.{kind}" for kind in ("png", "svg")]
+    if not len(result):
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return []
+    figure = sweep_figure(result, title=result["problem"].iloc[0])
+    for path in paths:
+        _write(path, rendered(figure, path.suffix[1:]))
+    return paths
 
 
 __all__ = ["Outcome", "plan_sweep", "summary", "sweep"]

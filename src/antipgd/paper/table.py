@@ -1,12 +1,13 @@
-"""Records as a tidy table: one row per run × measured step × place."""
+"""Records as a tidy table, one row per run × measured step × place, and its summary over seeds."""
 
 import math
 from collections.abc import Iterable
 
 import pandas as pd
 
+from antipgd.estimate import Estimate
 from antipgd.paper.record import PLACES, Record
-from antipgd.paper.spec import Run
+from antipgd.paper.spec import METHODS, Run
 
 COLUMNS = (
     "problem", "method", "lr", "sigma", "taps", "law", "batch", "seed", "step", "place",
@@ -59,3 +60,74 @@ def table(records: Iterable[Record]) -> pd.DataFrame:
                              record.diverged_at))  # fmt: skip
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.astype({"batch": "Int64", "diverged_at": "Int64"})
+
+
+def _shown(values: pd.Series, form: str = ".3g") -> str:
+    """Mean and 95 % interval over seeds; no interval if a run of the group diverged."""
+    if values.isna().all():  # also if there are none
+        return ""
+    estimate = Estimate.of(values)
+    low, high = estimate.interval()
+    around = "" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]"
+    return f"{estimate.mean:{form}}{around}"
+
+
+def _counts(ends: pd.DataFrame, sides: Iterable[str]) -> dict[str, object]:
+    """How many runs there are, diverged and left, and when those that left did so."""
+    lost = int((ends["status"] == "diverged").sum())
+    row: dict[str, object] = {"n": len(ends), "diverged": f"{lost}/{len(ends)}" if lost else "0"}
+    for side in sides:
+        row[side] = int((ends["status"] == side).sum())
+    row["left at"] = _shown(ends.loc[ends["status"].str.startswith("left"), "step"], ".0f")
+    return row
+
+
+def summary(result: pd.DataFrame) -> pd.DataFrame:
+    """One row per setting at the last step: means with 95 % intervals over seeds, at each place.
+
+    A setting of which a run diverged has an infinite mean: no survivors are averaged. The columns
+    of z are blank for methods without noise on the weights, where z is w.
+    """
+    rows = []
+    sides = [side for side in ("left low", "left high") if (result["status"] == side).any()]
+    for key, group in result.groupby(list(SETTING), sort=False, dropna=False):
+        setting = dict(zip(SETTING, key, strict=True))
+        last = group.loc[group.groupby(["seed", "place"])["step"].idxmax()]
+        row = {k: "" if pd.isna(v) else v for k, v in setting.items() if k != "problem"}
+        places = PLACES if row["taps"] != "" else ("w", "relaxed")
+        row |= _counts(last[last["place"] == "w"], sides)
+        for place in PLACES:
+            for measure, short in (("test_loss", "test"), ("trace", "trace")):
+                values = last.loc[last["place"] == place, measure]
+                row[f"{short} {place}"] = _shown(values) if place in places else ""
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    return frame.loc[:, [(frame[name] != "").any() for name in frame]]
+
+
+def _keys(frame: pd.DataFrame) -> pd.DataFrame:
+    """The settings of a summary as text, without those that the method's name says already."""
+    keys = frame[[name for name in SETTING if name in frame]].copy()
+    noisy = keys["method"].map(lambda method: bool(METHODS[method][0]) or METHODS[method][2])
+    keys["lr"] = keys["lr"].map(number)
+    keys["sigma"] = keys["sigma"].map(number).where(noisy, "")
+    if "taps" in keys and not (keys["method"] == "noise").any():
+        keys = keys.drop(columns="taps")
+    if "law" in keys and keys["law"].isin(["", "gaussian"]).all():
+        keys = keys.drop(columns="law")
+    return keys.loc[:, [(keys[name] != "").any() for name in keys]]
+
+
+def summary_text(frame: pd.DataFrame) -> str:
+    """A summary to print: a table of the test losses and one of the traces, to fit a screen."""
+    keys = _keys(frame)
+    counts = [name for name in ("n", "diverged") if name in frame]
+    left = [name for name in frame if name.startswith("left ")]
+    tables = [[name for name in frame if name.startswith(kind)] for kind in ("test ", "trace ")]
+    tables = [names for names in tables if names]
+    if left:
+        tables.insert(0, left)
+    if tables:
+        tables[0] = counts + tables[0]
+    parts = [keys.join(frame[names]) for names in tables or [counts]]
+    return "\n\n".join(part.to_string(index=False) for part in parts)

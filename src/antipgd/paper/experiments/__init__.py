@@ -11,7 +11,27 @@ from types import ModuleType
 
 from antipgd.paper.problems import nearest
 
-EXPERIMENTS = ("regression",)
+EXPERIMENTS = (
+    "anticorrelation",
+    "smoothing",
+    "two_minima",
+    "regression",
+    "regression_grid",
+    "regression_sparsity",
+    "sensing",
+    "sensing_grid",
+    "anti_sgd",
+    "beats_sgd",
+    "always_best",
+    "trace_predicts_test",
+    "label_noise",
+    "clock",
+    "valley_paths",
+    "valley_exit",
+    "pgd_diverges",
+    "valley_v_only",
+    "one_hidden_unit",
+)
 
 
 def load(name: str) -> ModuleType:

@@ -7,15 +7,20 @@ A problem is named by a string, so that a run can be written down: a built-in na
 import dataclasses
 import difflib
 import importlib
+import typing
 from collections.abc import Mapping
 
+from antipgd.paper.problems.matrix_sensing import MatrixSensing
+from antipgd.paper.problems.one_hidden_unit import OneHiddenUnit
 from antipgd.paper.problems.problem import Problem
 from antipgd.paper.problems.quadratic_regression import QuadraticRegression
 from antipgd.paper.problems.widening_valley import WideningValley
 
 PROBLEMS: dict[str, type[Problem]] = {
     "quadratic_regression": QuadraticRegression,
+    "matrix_sensing": MatrixSensing,
     "widening_valley": WideningValley,
+    "one_hidden_unit": OneHiddenUnit,
 }
 _own: dict[str, type[Problem]] = {}
 
@@ -57,16 +62,15 @@ def problem_class(name: str) -> type[Problem]:
         found = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever the user's module raises
         raise ValueError(f"cannot find problem {name!r}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Problem)):
         raise ValueError(f"{name!r} is not a subclass of antipgd.paper.Problem")
     return found
 
 
-def _as_type_of(name: str, value: Setting, default: object) -> Setting:
+def _as_type_of(name: str, value: Setting, kind: object) -> Setting:
     """A setting as its field's type; text, as it comes from a command line, is read as that."""
-    kind = type(default)
     try:
         if kind is bool and isinstance(value, str):
             return {"true": True, "false": False}[value.lower()]
@@ -74,7 +78,8 @@ def _as_type_of(name: str, value: Setting, default: object) -> Setting:
             raise ValueError
         return kind(value) if kind in (int, float, str, bool) else value
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise ValueError(f"setting {name} must be of type {kind.__name__}; got {value!r}") from None
+        wanted = getattr(kind, "__name__", kind)
+        raise ValueError(f"setting {name} must be of type {wanted}; got {value!r}") from None
 
 
 def make_problem(name: str, settings: Mapping[str, Setting]) -> Problem:
@@ -82,10 +87,15 @@ def make_problem(name: str, settings: Mapping[str, Setting]) -> Problem:
     cls = problem_class(name)
     if not dataclasses.is_dataclass(cls):
         raise TypeError(f"{name} must be a frozen dataclass, its fields being its settings")
-    fields = {field.name: field.default for field in dataclasses.fields(cls)}
-    for unknown in settings.keys() - fields.keys():
-        raise ValueError(f"unknown setting {unknown!r} of {name}; {nearest(unknown, list(fields))}")
-    return cls(**{key: _as_type_of(key, value, fields[key]) for key, value in settings.items()})
+    kinds = typing.get_type_hints(cls)
+    fields = [field.name for field in dataclasses.fields(cls)]
+    for unknown in settings.keys() - set(fields):
+        raise ValueError(f"unknown setting {unknown!r} of {name}; {nearest(unknown, fields)}")
+    values = {key: _as_type_of(key, value, kinds[key]) for key, value in settings.items()}
+    try:
+        return cls(**values)
+    except Exception as error:  # whatever the user's class raises
+        raise ValueError(str(error) or f"{name} refuses {values}: {error!r}") from error
 
 
 def settings_of(problem: Problem) -> dict[str, Setting]:
@@ -95,6 +105,8 @@ def settings_of(problem: Problem) -> dict[str, Setting]:
 
 __all__ = [
     "PROBLEMS",
+    "MatrixSensing",
+    "OneHiddenUnit",
     "Problem",
     "QuadraticRegression",
     "Setting",

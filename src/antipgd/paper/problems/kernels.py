@@ -18,12 +18,20 @@ except ImportError as error:
     raise ImportError("the simulator needs numba: pip install 'antipgd[paper]'") from error
 
 LANES = 8
-QUADRATIC_REGRESSION, WIDENING_VALLEY = range(2)  # codes, as in `Problem.compiled`
+# codes, as in `Problem.compiled`
+QUADRATIC_REGRESSION, WIDENING_VALLEY, MATRIX_SENSING, ONE_HIDDEN_UNIT = range(4)
 _TILE = 8  # rows of a product made at a time, one vector register each
 
 
-def _product_of_rows(rows):
-    """An intrinsic out[r] = Σ_k a[r·row_step + k·step] · b[k], lanes in b and out.
+def _in_all_lanes(builder, number):
+    vector = ir.VectorType(number.type, LANES)
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.IntType(64)(0))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(one, one, mask)
+
+
+def _product_of_rows(rows, a_in_lanes):
+    """An intrinsic out[r] = Σ_k a[r·row_step + k·step] · b[k], lanes in b, out and perhaps a.
 
     LLVM would keep the sums in memory, since it cannot know that `out` and `b` do not overlap.
     """
@@ -38,27 +46,26 @@ def _product_of_rows(rows):
             sums = [cgutils.alloca_once_value(builder, zero) for _ in range(rows)]
 
             def at(address, offset, kind):
-                place = builder.add(address, builder.mul(offset, integer(8)))
+                bytes_each = 8 * LANES if kind is lanes else 8
+                place = builder.add(address, builder.mul(offset, integer(bytes_each)))
                 return builder.inttoptr(place, kind.as_pointer())
 
+            def element(offset):
+                if a_in_lanes:
+                    return builder.load(at(a, offset, lanes), align=8)
+                number = builder.load(at(a, offset, ir.DoubleType()), align=8)
+                return _in_all_lanes(builder, number)
+
             with cgutils.for_range(builder, count) as loop:
-                place = at(b, builder.mul(loop.index, integer(LANES)), lanes)
-                factor = builder.load(place, align=8)
+                factor = builder.load(at(b, loop.index, lanes), align=8)
                 for row, total in enumerate(sums):
                     offset = builder.add(
                         builder.mul(integer(row), row_step), builder.mul(loop.index, step)
                     )
-                    number = builder.load(at(a, offset, ir.DoubleType()), align=8)
-                    one = builder.insert_element(
-                        ir.Constant(lanes, ir.Undefined), number, integer(0)
-                    )
-                    mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-                    spread = builder.shuffle_vector(one, one, mask)
-                    term = builder.fmul(spread, factor)
+                    term = builder.fmul(element(offset), factor)
                     builder.store(builder.fadd(builder.load(total), term), total)
             for row, total in enumerate(sums):
-                place = at(out, integer(row * LANES), lanes)
-                builder.store(builder.load(total), place, align=8)
+                builder.store(builder.load(total), at(out, integer(row), lanes), align=8)
             return context.get_dummy_value()
 
         return types.none(*[types.int64] * 6), generate
@@ -66,24 +73,45 @@ def _product_of_rows(rows):
     return product
 
 
-_tile_product, _row_product = _product_of_rows(_TILE), _product_of_rows(1)
+def _product(a_in_lanes):
+    """The product of any number of rows."""
+    tile, half, single = (_product_of_rows(rows, a_in_lanes) for rows in (_TILE, _TILE // 2, 1))
+    bytes_each = 8 * LANES if a_in_lanes else 8
+
+    @njit(nogil=True)  # no cache: intrinsics in a closure look new to it in every process
+    def product(a_at, row_step, step, rows, count, b_at, out_at):
+        r = 0
+        while r < rows:
+            here = np.int64(a_at + bytes_each * r * row_step)
+            there = np.int64(out_at + 8 * LANES * r)
+            if r + _TILE <= rows:
+                tile(here, np.int64(row_step), np.int64(step), np.int64(count), b_at, there)
+                r += _TILE
+            elif r + _TILE // 2 <= rows:
+                half(here, np.int64(row_step), np.int64(step), np.int64(count), b_at, there)
+                r += _TILE // 2
+            else:
+                single(here, np.int64(row_step), np.int64(step), np.int64(count), b_at, there)
+                r += 1
+
+    return product
+
+
+_product_with_numbers, _product_with_lanes = _product(False), _product(True)
 
 
 @njit(nogil=True, cache=True)
 def multiply(a, row_step, step, rows, count, b, out):
     """out[r] = Σ_k a[r·row_step + k·step] · b[k] for each lane; `a` is flat, b and out in lanes."""
-    a_at, b_at, out_at = a.ctypes.data, b.ctypes.data, out.ctypes.data
-    r = 0
-    while r < rows:
-        here, there = np.int64(a_at + 8 * r * row_step), np.int64(out_at + 8 * LANES * r)
-        if r + _TILE <= rows:
-            _tile_product(here, np.int64(row_step), np.int64(step), np.int64(count),
-                          np.int64(b_at), there)  # fmt: skip
-            r += _TILE
-        else:
-            _row_product(here, np.int64(row_step), np.int64(step), np.int64(count),
-                         np.int64(b_at), there)  # fmt: skip
-            r += 1
+    _product_with_numbers(a.ctypes.data, row_step, step, rows, count,
+                          np.int64(b.ctypes.data), out.ctypes.data)  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def multiply_lanes(a, row_step, step, rows, count, b, out):
+    """`multiply` with `a` in lanes too."""
+    _product_with_lanes(a.ctypes.data, row_step, step, rows, count,
+                        np.int64(b.ctypes.data), out.ctypes.data)  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
@@ -133,13 +161,80 @@ def _valley(w, watched, g):
 
 
 @njit(nogil=True, cache=True)
-def gradient(code, matrix, vector, shift, w, squares, r, watched, g):
+def _packed_square(n, u, out):
+    """UUᵀ over the pairs a ≤ b, row by row."""
+    done = 0
+    for a in range(n):
+        row = u[LANES * n * a :]
+        multiply_lanes(row, n, 1, n - a, n, row, out[LANES * done :])
+        done += n - a
+
+
+@njit(nogil=True, cache=True)
+def _unpack(n, packed, diagonal, off_diagonal, out):
+    """The symmetric matrix of a packed one, in lanes, times these factors."""
+    done = 0
+    for a in range(n):
+        for b in range(a, n):
+            factor = diagonal if a == b else off_diagonal
+            for lane in range(LANES):
+                value = packed[LANES * done + lane] * factor
+                out[LANES * (n * a + b) + lane] = value
+                out[LANES * (n * b + a) + lane] = value
+            done += 1
+
+
+@njit(nogil=True, cache=True)
+def _sensing(B, y, shift, w, work, r, g):
+    """G U with G = (2/M) Σ_i r_i S_i; `g` holds UUᵀ and then Σ_i r_i B_i before the result."""
+    examples, pairs = B.shape
+    n = int(np.sqrt(w.shape[0] // LANES))
+    flat = B.reshape(-1)
+    _packed_square(n, w, g)
+    multiply(flat, pairs, 1, examples, pairs, g, r)
+    _less_labels(examples, y, shift, r)
+    multiply(flat, 1, pairs, pairs, examples, r, g)
+    _unpack(n, g, 2 / examples, 1 / examples, work)  # B_ab = 2 S_ab off the diagonal
+    for a in range(n):
+        row = LANES * n * a
+        multiply_lanes(w, 1, n, n, n, work[row:], g[row:])
+
+
+@njit(nogil=True, cache=True)
+def _hidden_unit(X, y, shift, w, r, watched, g):
+    """The last column of X holds the number of relevant features, behind which `watched` looks."""
+    examples, columns = X.shape
+    features = columns - 1
+    v, relevant, inverse = LANES * features, int(X[0, features]), 1 / examples
+    flat = X.reshape(-1)
+    multiply(flat, columns, 1, examples, features, w, r)
+    for i in range(examples):
+        for lane in range(LANES):
+            r[LANES * i + lane] *= w[v + lane]
+    _less_labels(examples, y, shift, r)
+    multiply(flat, 1, columns, features, examples, r, g)
+    watched[:] = 0
+    g[v:] = 0
+    for j in range(features):
+        for lane in range(LANES):
+            u, slope = w[LANES * j + lane], g[LANES * j + lane] * inverse
+            g[LANES * j + lane] = w[v + lane] * slope
+            g[v + lane] += u * slope
+            watched[lane] += u * u if j >= relevant else 0.0
+
+
+@njit(nogil=True, cache=True)
+def gradient(code, matrix, vector, shift, w, work, r, watched, g):
     """Gradients at `w` into `g`; the watched quantity, where there is one, into `watched`.
 
     `matrix` and `vector` hold the examples to use, `shift` (in lanes) what to add to their labels.
-    `squares` and `r` are work arrays as long as w and shift.
+    `work` and `r` are work arrays as long as w and shift.
     """
     if code == QUADRATIC_REGRESSION:
-        _regression(matrix, vector, shift, w, squares, r, g)
-    else:
+        _regression(matrix, vector, shift, w, work, r, g)
+    elif code == WIDENING_VALLEY:
         _valley(w, watched, g)
+    elif code == MATRIX_SENSING:
+        _sensing(matrix, vector, shift, w, work, r, g)
+    else:
+        _hidden_unit(matrix, vector, shift, w, r, watched, g)

@@ -17,9 +17,10 @@ from antipgd.noise.inplace import law_arguments
 from antipgd.paper.problems import kernels as problems
 from antipgd.paper.problems.problem import Array
 from antipgd.paper.run.blocks import LANES, Block
-from antipgd.paper.run.stepping import RELAX_STEPS, RELAX_TOLERANCE
+from antipgd.paper.run.stepping import RELAX_STEPS, RELAX_TOLERANCE, Tick
 
 assert problems.LANES == LANES
+_LOOK = 4096  # steps of a relaxation between two ticks
 _LARGEST = np.finfo(np.float64).max
 
 
@@ -168,7 +169,8 @@ def _stamped(stamp):
         used = batch if batch > 0 else vector.shape[0]
         chosen, labels = np.empty((batch, matrix.shape[1])), np.empty(batch)
         indices = np.empty(batch, np.int64)
-        shift, r = np.zeros(used * LANES), np.empty(used * LANES)
+        room = max(used, vector.shape[0]) * LANES  # the last look takes all examples
+        shift, r = np.zeros(room), np.empty(room)
         label_draws = np.empty(used * LANES)
         squares, g, eps = np.empty(size), np.zeros(size), np.zeros(size)
         w, new = weights.copy(), np.empty(size)
@@ -220,22 +222,25 @@ def _stamped(stamp):
         weights[:] = w
 
     @njit(nogil=True, cache=True)
-    def relax(code, matrix, vector, most, tolerance, weights, going, eta, final, steps):
-        """Gradient descent per lane until its gradient is small; see `stepping.Stepper.relax`."""
+    def relax(code, matrix, vector, first, last, enough, weights, going, eta, final, steps):
+        """Steps first … last−1 of a descent, per lane until its gradient is small.
+
+        See `stepping.Stepper.relax`. `enough` is set at step 0.
+        """
         _ = stamp
         size, used = weights.shape[0], vector.shape[0]
         shift, r = np.zeros(used * LANES), np.empty(used * LANES)
         squares, g, eps = np.empty(size), np.zeros(size), np.zeros(size)
         w, new = weights.copy(), np.empty(size)
-        watched, norms, enough = np.zeros(LANES), np.zeros(LANES), np.zeros(LANES)
+        watched, norms = np.zeros(LANES), np.zeros(LANES)
         lost_at, taps = np.zeros(LANES, np.int64), np.zeros((0, LANES))
-        for n in range(most):
+        for n in range(first, last):
             problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
             _squared_norms(g, norms)
             for lane in range(LANES):
                 norm = np.sqrt(norms[lane])
                 if n == 0:
-                    enough[lane] = tolerance * (1 + norm)
+                    enough[lane] *= 1 + norm
                 if going[lane] and norm < enough[lane]:
                     steps[lane] = n
                     _freeze(lane, w, going, eta, taps, final)
@@ -247,9 +252,7 @@ def _stamped(stamp):
         for lane in range(LANES):
             if lost_at[lane] > 0:
                 steps[lane] = -1
-            elif going[lane]:
-                steps[lane] = most
-                _freeze(lane, w, going, eta, taps, final)
+        weights[:] = w
 
     return advance, relax
 
@@ -301,10 +304,17 @@ class CompiledStepper:
         )  # fmt: skip
         self.step = last
 
-    def relax(self, W: Array) -> tuple[Array, NDArray[np.int64]]:
-        going = np.isfinite(W).all(axis=1)
-        final, steps = W.copy(), np.zeros(LANES, np.int64)
+    def relax(
+        self, W: Array, going: NDArray[np.bool_], tick: Tick
+    ) -> tuple[Array, NDArray[np.int64]]:
+        going, final, steps = going.copy(), W.copy(), np.full(LANES, RELAX_STEPS, np.int64)
         eta = np.tile(self.block.per_lane(lambda run: run.lr) * going, W.shape[1])
-        w = _in_lanes(np.where(going[:, None], W, 0.0))
-        _relax(*self._data, RELAX_STEPS, RELAX_TOLERANCE, w, going, eta, final, steps)
+        w, enough = _in_lanes(np.where(going[:, None], W, 0.0)), np.full(LANES, RELAX_TOLERANCE)
+        for first in range(0, RELAX_STEPS, _LOOK):
+            last = min(first + _LOOK, RELAX_STEPS)
+            _relax(*self._data, first, last, enough, w, going, eta, final, steps)
+            tick(0)
+            if not going.any():
+                break
+        final[going] = w.reshape(-1, LANES).T[going]
         return final, steps

@@ -10,9 +10,12 @@ import traceback
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
+from threadpoolctl import threadpool_limits
+
 from antipgd.paper.record import Failure, Record
 from antipgd.paper.run.blocks import Block, blocks_of
-from antipgd.paper.run.simulate import Tick, simulate
+from antipgd.paper.run.simulate import simulate
+from antipgd.paper.run.stepping import Tick
 from antipgd.paper.spec import Run
 
 
@@ -65,7 +68,10 @@ def run_local(
             raise _StoppedError
         tick(run_steps)
 
-    with ThreadPoolExecutor(threads or cpu_count(), thread_name_prefix="antipgd") as pool:
+    with (
+        threadpool_limits(1, "blas"),  # else sums, and so results, depend on the number of cores
+        ThreadPoolExecutor(threads or cpu_count(), thread_name_prefix="antipgd") as pool,
+    ):
         try:
             futures = [pool.submit(_attempt, block, watched) for block in plan(runs)]
             for future in as_completed(futures):

@@ -4,13 +4,12 @@ Measures at w and at z, and relaxed at the end. Each run is measured by itself, 
 one call, so that neither its steps nor its measurements depend on the other runs of the block.
 """
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 
 from antipgd.noise import reference
-from antipgd.paper.problems.problem import Array
+from antipgd.paper.problems.problem import Array, Problem
 from antipgd.paper.record import MEASURES, Point, Record
 from antipgd.paper.run.blocks import LANES, Block
 from antipgd.paper.run.compiled import CompiledStepper
@@ -18,19 +17,57 @@ from antipgd.paper.run.stepping import (
     RELAX_STEPS,
     NumpyStepper,
     Stepper,
+    Tick,
     weight_draws,
 )
 from antipgd.paper.spec import Run
 
-Tick = Callable[[int], None]
 _CHUNK = 4096  # steps between two looks at the progress
 
 Snapshot = tuple[int, str, Array]
 
 
 def make_stepper(block: Block) -> Stepper:
-    """The compiled one where the problem has a kernel."""
-    return CompiledStepper(block) if block.has_kernel else NumpyStepper(block)
+    """The compiled one where the problem has a kernel; else its functions are examined first."""
+    if block.has_kernel:
+        return CompiledStepper(block)
+    _check_shapes(block)
+    return NumpyStepper(block)
+
+
+def _gradient_at_start(block: Block, W: Array) -> Array:
+    """A gradient with arguments like those that the steps will give."""
+    problem, batch = block.problem, block.shared.batch
+    rows = None if batch is None else np.zeros(batch, np.int64)
+    shift = None
+    if block.labelled.any():
+        shift = np.zeros((len(W), batch or problem.examples))
+    if rows is None and shift is None:
+        return problem.gradient(W, block.data)
+    return problem.gradient(W, block.data, rows, shift)
+
+
+def _check_shapes(block: Block) -> None:
+    """Refuse functions that do not give one number, or one gradient, for each row of W."""
+    problem, data, d = block.problem, block.data, len(block.start)
+    R = 3 if d != 3 else 2  # so that a sum over the wrong axis shows
+    W = np.tile(block.start, (R, 1))
+    with np.errstate(all="ignore"):
+        found = {
+            "loss": problem.loss(W, data),
+            "gradient": _gradient_at_start(block, W),
+            "test_loss": problem.test_loss(W, data),
+            "watch": problem.watch(W),
+        }
+        if type(problem).trace is not Problem.trace:  # else it follows from the gradient
+            found["trace"] = problem.trace(W, data)
+    for function, value in found.items():
+        shape, each = ((R, d), "gradient") if function == "gradient" else ((R,), "number")
+        if np.shape(value) != shape:
+            raise ValueError(
+                f"{type(problem).__name__}.{function} must return shape {shape}, one {each} per "
+                f"row; got {np.shape(value)}"
+            )
 
 
 def _clean(block: Block, run: Run, w: Array, step: int, drawn: dict[int, Array]) -> Array:
@@ -87,21 +124,21 @@ def _measured(block: Block, shots: list[Snapshot]) -> tuple[Point, ...]:
 
 
 def _relax(
-    block: Block, stepper: Stepper, seen: dict[int, list[Snapshot]]
-) -> dict[int, tuple[int, bool]]:
+    block: Block, stepper: Stepper, seen: dict[int, list[Snapshot]], tick: Tick
+) -> dict[int, tuple[int | None, bool]]:
     """Relax from z, or from w where z does not exist; (steps, whether it converged) by lane."""
     if not block.shared.relax:
         return {}
-    start = np.full((LANES, len(block.start)), np.nan)
+    start, going = np.tile(block.start, (LANES, 1)), np.zeros(LANES, bool)
     lanes = [lane for lane, _ in block.runs if seen[lane] and not stepper.diverged_at[lane]]
     for lane in lanes:
-        start[lane] = seen[lane][-1][2]
-    W, steps = stepper.relax(start)
+        start[lane], going[lane] = seen[lane][-1][2], True
+    W, steps = stepper.relax(start, going, tick)
     for lane in lanes:
         w = W[lane] if steps[lane] >= 0 else np.full_like(W[lane], np.inf)
         seen[lane].append((seen[lane][-1][0], "relaxed", w))
     taken = {lane: int(steps[lane]) for lane in lanes}
-    return {lane: (abs(n), 0 <= n < RELAX_STEPS) for lane, n in taken.items()}
+    return {lane: (n if n >= 0 else None, 0 <= n < RELAX_STEPS) for lane, n in taken.items()}
 
 
 def _status(stepper: Stepper, block: Block, lane: int, w: Array) -> str:
@@ -126,7 +163,7 @@ def simulate(block: Block, tick: Tick = lambda run_steps: None) -> list[Record]:
             stepper.advance(step)
             tick(taken * len(block.runs))
         _photograph(block, stepper, seen, done)
-    relaxed = _relax(block, stepper, seen)
+    relaxed = _relax(block, stepper, seen, tick)
     records = []
     for lane, run in block.runs:
         ends = {place: w for _, place, w in seen[lane] if np.isfinite(w).all()}

@@ -4,6 +4,7 @@ w_{n+1} = w_n − η g_n + ε_n with ε_n = Σ_j taps[j] σ_{n+1−j} ξ_{n+1−
 full gradient, that of a mini-batch, or that for shifted labels. `compiled` does the same.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +16,9 @@ from antipgd.noise.stream import key_indices
 from antipgd.paper.problems.problem import Array
 from antipgd.paper.run.blocks import LANES, Block
 
+Tick = Callable[[int], None]
 RELAX_STEPS = 100_000
+_LOOK = 256  # steps of a relaxation between two ticks
 RELAX_TOLERANCE = 1e-8
 
 
@@ -36,11 +39,13 @@ class Stepper(Protocol):
     def weights(self) -> Array:
         """Weights of all lanes, shape (LANES, d)."""
 
-    def relax(self, W: Array) -> tuple[Array, NDArray[np.int64]]:
-        """Noise-free gradient descent from W until ‖g‖ < 1e-8 (1 + ‖g at the start‖).
+    def relax(
+        self, W: Array, going: NDArray[np.bool_], tick: Tick
+    ) -> tuple[Array, NDArray[np.int64]]:
+        """Noise-free descent of the lanes `going` until ‖g‖ < 1e-8 (1 + ‖g at the start‖).
 
         At most RELAX_STEPS steps. Returns the weights and how many steps each lane took, −1 for
-        those that left the finite numbers.
+        those that left the finite numbers. `tick` is called now and then and may raise to stop.
         """
 
 
@@ -119,14 +124,17 @@ class NumpyStepper:
             total += (taps * sigma)[:, None] * weight_draws(self.block, newest - lag)
         return total
 
-    def relax(self, W: Array) -> tuple[Array, NDArray[np.int64]]:
+    def relax(
+        self, W: Array, going: NDArray[np.bool_], tick: Tick
+    ) -> tuple[Array, NDArray[np.int64]]:
         problem, data = self.block.problem, self.block.data
-        W, steps = W.copy(), np.zeros(LANES, np.int64)
-        going = np.isfinite(W).all(axis=1)
+        W, going, steps = W.copy(), going.copy(), np.zeros(LANES, np.int64)
         with np.errstate(over="ignore", invalid="ignore"):
             g = problem.gradient(W, data)
             enough = RELAX_TOLERANCE * (1 + np.linalg.norm(g, axis=1))
-            for _ in range(RELAX_STEPS):
+            for n in range(RELAX_STEPS):
+                if n % _LOOK == 0:
+                    tick(0)
                 going &= ~(np.linalg.norm(g, axis=1) < enough)
                 if not going.any():
                     break

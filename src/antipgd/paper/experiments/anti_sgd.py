@@ -1,0 +1,69 @@
+"""Anti-SGD: anticorrelated noise on top of mini-batches
+
+SGD with and without Anti-PGD's noise on regression (batch 1, η = 0.01, σ = 0.05) and matrix
+sensing (unit scaling, batch 10, η = 0.001, σ = 0.1), beside Anti-PGD itself; ten seeds. The
+network's panel of the figure is not part of this.
+"""
+
+from antipgd.paper import figures
+from antipgd.paper.claims import Claim, smaller
+from antipgd.paper.experiments import regression, sensing
+from antipgd.paper.results import Results
+from antipgd.paper.spec import Run, make_run
+
+SEEDS = 10
+CASES = {
+    "regression": {"problem": regression.PROBLEM},
+    "sensing": {"problem": sensing.PROBLEM, "scaling": "unit"},
+}
+
+
+def runs(seeds: int) -> list[Run]:
+    found = [run for run in regression.runs(seeds) if run.method in ("sgd", "anti")]
+    found += [
+        run
+        for run in sensing.runs(seeds)
+        if run.method in ("sgd", "anti") and dict(run.settings)["scaling"] == "unit"
+    ]
+    for seed in range(seeds):
+        found.append(
+            make_run(regression.PROBLEM, {}, "antisgd", lr=0.01, sigma=regression.SIGMA,
+                     steps=regression.STEPS, seed=seed, relax=False)
+        )  # fmt: skip
+        found.append(
+            make_run(sensing.PROBLEM, {"scaling": "unit"}, "antisgd", lr=sensing.ETA,
+                     sigma=sensing.SIGMA, batch=sensing.BATCH, steps=sensing.STEPS, seed=seed,
+                     relax=False)
+        )  # fmt: skip
+    return found
+
+
+def claims(results: Results) -> list[Claim]:
+    found = []
+    for name, case in CASES.items():
+        ours = {m: results.final("test_loss", method=m, **case) for m in ("sgd", "anti", "antisgd")}
+        traces = {m: results.final("trace", method=m, **case) for m in ("sgd", "antisgd")}
+        steps = results.select(method="antisgd", **case)[0].run.steps
+        found += [
+            smaller(f"anti_sgd.{name}", f"anticorrelated noise lowers SGD's test loss ({name})",
+                    "fig:anti-sgd", f"test loss at w, step {steps:,}", ours["antisgd"],
+                    ours["sgd"]),
+            smaller(f"anti_sgd.{name}_trace", f"and the trace of the Hessian ({name})",
+                    "fig:anti-sgd", f"trace at w, step {steps:,}", traces["antisgd"],
+                    traces["sgd"]),
+        ]  # fmt: skip
+        if name == "sensing":
+            found.append(
+                smaller("anti_sgd.edge", "Anti-SGD has a slight edge over Anti-PGD in sensing",
+                        "fig:anti-sgd", f"test loss at w, step {steps:,}", ours["antisgd"],
+                        ours["anti"])
+            )  # fmt: skip
+    return found
+
+
+def plot(results: Results) -> figures.Figure:
+    lines = [{"method": method} for method in ("sgd", "anti", "antisgd")]
+    panels = []
+    for name, case in CASES.items():
+        panels += figures.method_panels(results, lines, ("test_loss", "trace"), title=name, **case)
+    return figures.draw(panels, columns=2)

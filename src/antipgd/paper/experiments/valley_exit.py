@@ -1,0 +1,108 @@
+"""The widening valley: PGD leaves it on the sharp side, Anti-PGD on the flat side
+
+thm:main_tube with α = 0.25, d = 100, rademacher noise: from ‖u‖² = D the first exit of ‖u‖² from
+(αD, D/α). Both η = α/D (the figure's caption) and α/2D (the theorem), σ² = αD/20d, 40 seeds.
+Dashed: the predicted exit times D(1/α−1)/(dσ²) and ln(1/α)/(2ησ²). The corollary's traces are
+measured over 20,000 steps with η = α/2D and the largest noise it allows, σ² = αD/2d.
+"""
+
+import numpy as np
+
+from antipgd.paper import figures
+from antipgd.paper.claims import Claim, above, below, mostly, near
+from antipgd.paper.results import Results
+from antipgd.paper.spec import Run, make_run
+
+SEEDS = 40
+ALPHA, D, DIMENSIONS = 0.25, 1.0, 100
+STEPS, LONG = 150_000, 20_000
+RATES = {"caption": ALPHA / D, "theorem": ALPHA / (2 * D)}
+SIGMA = float(np.sqrt(ALPHA * D / (20 * DIMENSIONS)))
+SIGMA_LONG = float(np.sqrt(ALPHA * D / (2 * DIMENSIONS)))
+PROBLEM, SETTINGS = "widening_valley", {"d": DIMENSIONS, "D": D}
+SIDES = {"pgd": "left high", "anti": "left low"}
+
+
+def runs(seeds: int) -> list[Run]:
+    exits = [
+        make_run(PROBLEM, SETTINGS, method, lr=lr, sigma=SIGMA, law="rademacher", steps=STEPS,
+                 seed=seed, leave=(ALPHA * D, D / ALPHA), relax=False)
+        for method in SIDES
+        for lr in RATES.values()
+        for seed in range(seeds)
+    ]  # fmt: skip
+    longs = [
+        make_run(PROBLEM, SETTINGS, method, lr=RATES["theorem"], sigma=SIGMA_LONG,
+                 law="rademacher", steps=LONG, seed=seed, relax=False)
+        for method in SIDES
+        for seed in range(seeds)
+    ]  # fmt: skip
+    return exits + longs
+
+
+def _expected(method: str, lr: float) -> float:
+    if method == "pgd":
+        return D * (1 / ALPHA - 1) / (DIMENSIONS * SIGMA**2)
+    return float(np.log(1 / ALPHA)) / (2 * lr * SIGMA**2)
+
+
+def claims(results: Results) -> list[Claim]:
+    found = []
+    for method, side in SIDES.items():
+        name, edge = figures.NAMES[method], "D/α" if method == "pgd" else "αD"
+        for which, lr in RATES.items():
+            records = results.select(method=method, lr=lr, sigma=SIGMA)
+            found.append(
+                mostly(
+                    f"valley_exit.{method}_{which}",
+                    f"{name} leaves the valley's domain through ‖u‖² = {edge}",
+                    "thm:main_tube, fig:tube_verification",
+                    f"share of seeds, η = {lr:g}, first exit of w within {STEPS:,} steps",
+                    [record.status == side for record in records],
+                )
+            )
+            found.append(
+                near(
+                    f"valley_exit.time_{method}_{which}",
+                    f"(ours) {name} takes the predicted number of steps to leave, to 15 %",
+                    "PAPER.md section 2",
+                    f"mean exit step over the prediction {_expected(method, lr):,.0f}, η = {lr:g}",
+                    [(r.left_at or np.inf) / _expected(method, lr) for r in records],
+                    1.0,
+                    0.15,
+                )
+            )
+    cap = 1000 * D  # a run that diverged counts as this much: the mean is then a lower bound
+    traces = {m: results.final("trace", method=m, sigma=SIGMA_LONG) for m in SIDES}
+    found.append(
+        below("valley_exit.trace_anti", "Anti-PGD's expected trace stays below 16αD",
+              "corollary:main_tube", f"trace at w, step {LONG:,}, bound {16 * ALPHA * D:g}",
+              traces["anti"], 16 * ALPHA * D)
+    )  # fmt: skip
+    found.append(
+        above("valley_exit.trace_pgd", "PGD's expected trace rises above D/α",
+              "corollary:main_tube", f"trace at w, step {LONG:,}, bound {D / ALPHA:g}",
+              np.minimum(traces["pgd"], cap), D / ALPHA)
+    )  # fmt: skip
+    return found
+
+
+def plot(results: Results) -> figures.Figure:
+    panels = []
+    for which, lr in RATES.items():
+        series = []
+        for method in SIDES:
+            records = results.select(method=method, lr=lr, sigma=SIGMA)
+            for i, record in enumerate(records[:12]):
+                steps, values = record.column("watched", "w")
+                label = figures.NAMES[method] if i == 0 else ""
+                series.append(figures.Series(steps, values, label, figures.COLOURS[method]))
+            at = _expected(method, lr)
+            label = "predicted exit, and the edges αD and D/α"
+            series.append(figures.Series([at, at], [ALPHA * D, D / ALPHA], label, dash="--"))
+        for edge in (ALPHA * D, D / ALPHA):
+            series.append(figures.Series([1, STEPS], [edge, edge], dash="--"))
+        panels.append(figures.Panel(f"‖u‖² at w until it leaves, η={lr:g} ({which})", series))
+    lines = [{"method": method, "sigma": SIGMA_LONG} for method in SIDES]
+    panels += figures.method_panels(results, lines, ("trace",), title="σ²=αD/2d")
+    return figures.draw(panels)

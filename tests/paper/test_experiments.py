@@ -1,0 +1,152 @@
+"""The paper's experiments: complete, consistent, and restored when something is missing."""
+
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from antipgd.cli import main
+from antipgd.paper.claims import FAILS, HOLDS, UNDECIDED
+from antipgd.paper.coverage import paper_claims, paper_figures
+from antipgd.paper.experiments import EXPERIMENTS, about, choose, load, title_of
+
+SMALL = ["--only", "anticorrelation,label_noise", "--seeds", "2"]
+
+
+def test_every_panel_of_the_paper_names_one_experiment_or_says_why_not():
+    figures = paper_figures()
+    assert len(figures) == 17
+    assert len([figure for figure in figures if figure.label.startswith("fig:")]) == 14
+    panels = [panel for figure in figures for panel in figure.panels]
+    assert len(panels) == 46
+    assert set(panels) <= {*EXPERIMENTS, "drawing", "network", "theory"}
+    served = {panel for panel in panels if panel in EXPERIMENTS}
+    assert {
+        "two_minima",
+        "regression",
+        "sensing",
+        "valley_paths",
+        "valley_exit",
+        "anti_sgd",
+    } <= served
+
+
+def test_every_experiment_decides_a_claim_of_the_paper():
+    rows = paper_claims()
+    assert len({row.id for row in rows}) == len(rows)
+    decided = {name for row in rows for name in row.experiments}
+    assert decided == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_is_a_plan_with_a_claim(name):
+    module = load(name)
+    runs = module.runs(2)
+    assert module.SEEDS >= 1
+    assert title_of(name)
+    assert len(about(name)) > 100
+    assert {run.seed for run in runs} <= {0, 1}
+    planned = module.runs(module.SEEDS)
+    if runs:
+        assert len(planned) / len(runs) == module.SEEDS / 2
+    per_seed = Counter(run.seed for run in planned)
+    assert len(set(per_seed.values())) <= 1  # every seed has the same runs, so seeds can be paired
+
+
+def test_choosing_experiments():
+    assert choose(["regression", "anticorrelation"]) == ["anticorrelation", "regression"]
+    with pytest.raises(
+        ValueError, match="unknown experiment 'regresion'; did you mean 'regression'"
+    ):
+        choose(["regresion"])
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("paper")
+    assert main(["paper", *SMALL, "--out", str(folder)]) == 0
+    return folder
+
+
+def test_the_command_ends_with_verdicts_and_the_page(out, capsys):
+    assert main(["paper", *SMALL, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"anticorrelation +holds +15 of +15 parts hold", said)
+    assert "made with 2 seeds instead of the number fixed" in said
+    assert said.strip().endswith(f"the page: {out / 'report.html'}")
+    assert "not judged here: smoothing" in said
+
+
+def test_claims_are_a_list_of_plain_values(out):
+    claims = json.loads((out / "claims.json").read_text())
+    assert len(claims) == 19
+    for claim in claims:
+        assert {
+            "id",
+            "statement",
+            "reference",
+            "verdict",
+            "value",
+            "low",
+            "high",
+            "n",
+        } <= claim.keys()
+        assert claim["verdict"] in (HOLDS, FAILS, UNDECIDED)
+        assert claim["low"] <= claim["value"] <= claim["high"]
+        assert claim["id"].partition(".")[0] in ("anticorrelation", "label_noise")
+
+
+def contents(folder):
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "record" not in path.parts
+    }
+
+
+def test_whatever_is_deleted_is_restored_exactly(out, monkeypatch):
+    before = contents(out)
+    records = {path: path.read_bytes() for path in (out / "store" / "record").rglob("*.json")}
+    assert {"report.html", "claims.json"} <= {str(path) for path in before}
+    victim, content = next(iter(records.items()))
+    victim.unlink()
+    for path in (
+        "report.html",
+        "claims.json",
+        "figures/label_noise.png",
+        "figures/label_noise.svg",
+    ):
+        (out / path).unlink()
+    (out / "figures" / "anticorrelation.png").write_bytes(b"broken")
+    assert main(["paper", *SMALL, "--out", str(out)]) == 0
+    assert contents(out) == before
+    assert victim.read_bytes().split(b"\n")[2] == content.split(b"\n")[2]
+    others = {path: path.read_bytes() for path in records if path != victim}
+    assert all(records[path] == now for path, now in others.items())
+
+
+def test_nothing_is_made_again(out, monkeypatch):
+    import antipgd.paper.pipeline as pipeline
+    import antipgd.paper.reproduce as reproduce
+
+    def refuse(*arguments, **keywords):
+        raise AssertionError("made again")
+
+    monkeypatch.setattr(pipeline, "run_local", refuse)
+    monkeypatch.setattr(reproduce, "rendered", refuse)
+    assert main(["paper", *SMALL, "--out", str(out)]) == 0
+
+
+def test_the_plan(out, capsys):
+    assert main(["paper", *SMALL, "--out", str(out), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"label_noise +6 runs, +0 to do", said)
+
+
+def test_mistakes(tmp_path, capsys):
+    assert main(["paper", "--only", "regresion", "--out", str(tmp_path / "a")]) == 2
+    assert "did you mean 'regression'" in capsys.readouterr().err
+    assert main(["paper", "--seeds", "1", "--out", str(tmp_path / "a")]) == 2
+    assert "seeds must be" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
