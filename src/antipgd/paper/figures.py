@@ -142,7 +142,7 @@ def _limit_heights(axes: Axes) -> None:
     bottom, top = axes.get_ylim()
     starts = [y[0] for y in (np.ravel(line.get_ydata()) for line in axes.lines) if len(y)]
     start = max([y for y in starts if np.isfinite(y) and y > 0], default=top)
-    top = min(top, 1e5 * start)
+    top = min(top, 1e6 * start)
     axes.set_ylim(max(bottom, 1e-10 * top), top)
 
 

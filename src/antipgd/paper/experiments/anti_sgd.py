@@ -62,7 +62,7 @@ def claims(results: Results) -> list[Claim]:
 
 
 def plot(results: Results) -> figures.Figure:
-    lines = [{"method": method} for method in ("sgd", "anti", "antisgd")]
+    lines = [{"method": "sgd"}, {"method": "anti"}, {"method": "antisgd", "dash": "--"}]
     panels = []
     for name, case in CASES.items():
         panels += figures.method_panels(results, lines, ("test_loss", "trace"), title=name, **case)

@@ -77,10 +77,10 @@ def plot(results: Results) -> figures.Figure:
         eps = _injections(law)
         lags = np.arange(LAGS)
         series = []
-        for method, values in (("pgd", _draws(law)), ("anti", eps)):
+        for method, values, aside in (("pgd", _draws(law), -0.08), ("anti", eps, 0.08)):
             table = np.array([_correlations(values, lag) for lag in range(LAGS)])
             series.append(
-                figures.Series(lags, table.mean(axis=1), figures.NAMES[method],
+                figures.Series(lags + aside, table.mean(axis=1), figures.NAMES[method],
                                figures.COLOURS[method], "", "o", table.min(axis=1),
                                table.max(axis=1), bars=True)
             )  # fmt: skip

@@ -41,12 +41,14 @@ def claims(results: Results) -> list[Claim]:
             tested = f"share of seeds, η = {lr:g}, σ² = {sigma**2:.3g}, {STEPS:,} steps"
             pgd, anti = (results.select(method=m, lr=lr, sigma=sigma) for m in ("pgd", "anti"))
             found.append(
-                mostly(f"pgd_diverges.pgd_{size}_{which}", "PGD diverges in the valley",
+                mostly(f"pgd_diverges.pgd_{size}_{which}",
+                       f"PGD diverges in the valley ({size} σ²)",
                        "abstract, thm:main_tube", f"{tested}, that leave the finite numbers",
                        [record.status == "diverged" for record in pgd])
             )  # fmt: skip
             found.append(
-                mostly(f"pgd_diverges.anti_{size}_{which}", "Anti-PGD does not diverge",
+                mostly(f"pgd_diverges.anti_{size}_{which}",
+                       f"Anti-PGD does not diverge ({size} σ²)",
                        "abstract, thm:main_tube", f"{tested}, that stay finite",
                        [record.status == "ok" for record in anti])
             )  # fmt: skip

@@ -58,4 +58,4 @@ def plot(results: Results) -> figures.Figure:
         )  # fmt: skip
     panel = figures.Panel(f"test loss at w, step {STEPS:,}", series, "non-zero targets of 100", "",
                           "log", "log")  # fmt: skip
-    return figures.draw([panel], height=3.2)
+    return figures.draw([panel], height=3.0, width=5.2)

@@ -73,7 +73,7 @@ def claims(results: Results) -> list[Claim]:
 def plot(results: Results) -> figures.Figure:
     panels = []
     for name, lr in RATES.items():
-        lines = [{"method": "gd", "lr": lr}, {"method": "sgd", "lr": lr}]
+        lines = [{"method": "gd", "lr": lr}, {"method": "sgd", "lr": lr, "dash": "--"}]
         lines += [
             {"method": method, "lr": lr, "sigma": sigma, "detail": f"σ={sigma}",
              "dash": DASHES[sigma]}
