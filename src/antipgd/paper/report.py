@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 from antipgd.paper.claims import FAILS, HOLDS, UNDECIDED, Claim, worst
 
@@ -56,9 +57,18 @@ class Row:
     experiments: Sequence[str]
 
 
+class Erratum(NamedTuple):
+    """A slip of the paper and what shows it."""
+
+    where: str
+    printed: str
+    right: str
+    shown_by: str
+
+
 def page(
     items: Sequence[Item], *, rows: Sequence[Row], notes: Sequence[str],
-    provenance: Mapping[str, str], command: str,
+    provenance: Mapping[str, str], command: str, errata: Sequence[Erratum] = (),
 ) -> str:  # fmt: skip
     """The whole page, to be written as UTF-8."""
     sections = [_section(number, item) for number, item in enumerate(items, 1)]
@@ -66,8 +76,9 @@ def page(
         [
             f"<header><h1>{TITLE}</h1>\n<p>{LEAD}</p></header>",
             _verdicts(rows, notes, {item.name for item in items}),
-            _contents(items),
+            _contents(items, bool(errata)),
             *sections,
+            _errata(errata) if errata else "",
             _provenance(provenance, command),
             "</main>\n</body>\n</html>\n",
         ]
@@ -189,7 +200,7 @@ def _row(row: Row, shown: set[str]) -> str:
     )
 
 
-def _contents(items: Sequence[Item]) -> str:
+def _contents(items: Sequence[Item], errata: bool) -> str:
     lines = "\n".join(
         f'<li><a href="#{_anchor("experiment", item.name)}">{_text(item.title)}</a>'
         + (f" {_badge(worst(claim.verdict for claim in item.claims))}" if item.claims else "")
@@ -199,7 +210,8 @@ def _contents(items: Sequence[Item]) -> str:
     return (
         f'<nav id="contents" aria-labelledby="contents-title">\n'
         f'<h2 id="contents-title">Contents</h2>\n<ol>\n{lines}\n</ol>\n'
-        f'<p><a href="#provenance">Provenance</a></p>\n</nav>'
+        + ('<p><a href="#errata">Slips in the paper</a></p>\n' if errata else "")
+        + '<p><a href="#provenance">Provenance</a></p>\n</nav>'
     )
 
 
@@ -284,6 +296,21 @@ def _svg_size(svg: bytes) -> tuple[int, int]:
 
 def _pixels(length: float, dpi: int) -> int:
     return round(length * _SCREEN_DPI / dpi)
+
+
+def _errata(errata: Sequence[Erratum]) -> str:
+    heads = {"says": "printed", "tested": "right", "value": "shown by", "ref": "where"}
+    lines = (
+        f'<th role="rowheader" scope="row" class="says">{_text(slip.printed)}</th>'
+        + _cell("tested", _text(slip.right))
+        + _cell("value", _text(slip.shown_by))
+        + _cell("ref", _label(slip.where))
+        for slip in errata
+    )
+    return (
+        f'<section id="errata">\n<h2>Slips in the paper</h2>\n{_table("errata", heads, lines)}\n'
+        '<p><a href="#verdicts">Back to the verdicts</a></p>\n</section>'
+    )
 
 
 def _provenance(provenance: Mapping[str, str], command: str) -> str:

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from antipgd.paper.claims import Claim, worst
 from antipgd.paper.coverage import paper_claims
+from antipgd.paper.errata import SLIPS
 from antipgd.paper.experiments import about, choose, load, title_of
 from antipgd.paper.figures import rendered
 from antipgd.paper.pipeline import Outcome, complete
-from antipgd.paper.report import Item, Row, number, page
+from antipgd.paper.report import Erratum, Item, Row, number, page
 from antipgd.paper.results import Results
 from antipgd.paper.run.local import cpu_count
 from antipgd.paper.run.timing import seconds_needed
@@ -178,7 +179,8 @@ def reproduce(
     command = "antipgd paper" + (f" --only {','.join(plan)}" if names else "")
     command += f" --seeds {seeds}" if seeds is not None else ""
     made = {key: str(value) for key, value in provenance().items() if key != "time"}
-    html = page(items, rows=rows, notes=notes, provenance=made, command=command)
+    slips = [Erratum(s.where, s.printed, s.right, s.shown_by()) for s in SLIPS] if not names else []
+    html = page(items, rows=rows, notes=notes, provenance=made, command=command, errata=slips)
     try:
         _write_claims(out / "claims.json", claims)
         _write(out / "report.html", html.encode())
