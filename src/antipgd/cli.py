@@ -207,6 +207,12 @@ def _add_paper(commands: Any) -> None:
     parser.set_defaults(command=_paper)
 
 
+def _report(options: argparse.Namespace) -> int:
+    from antipgd.paper.reproduce import reproduce
+
+    return reproduce(out=options.out, run=False)
+
+
 def _paper(options: argparse.Namespace) -> int:
     from antipgd.paper.reproduce import reproduce, show_plan
 
@@ -239,6 +245,9 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("results"), help="of a sweep (default: results)"
     )
     status.set_defaults(command=_status)
+    report = commands.add_parser("report", help="write the page anew from what is stored")
+    report.add_argument("--out", type=Path, default=Path("results"))
+    report.set_defaults(command=_report)
     listing = commands.add_parser("list", help="problems with their settings, and methods")
     listing.set_defaults(command=_list)
     return parser

@@ -144,6 +144,16 @@ def test_the_plan(out, capsys):
     assert re.search(r"label_noise +6 runs, +0 to do", said)
 
 
+def test_the_page_from_what_is_stored(out, tmp_path, capsys):
+    assert main(["report", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "regression: not judged, 40 of 40 runs missing" in said
+    assert re.search(r"anticorrelation +holds", said)
+    assert main(["status", "--out", str(out)]) == 0
+    assert "done          6" in capsys.readouterr().out
+    assert main(["paper", *SMALL, "--out", str(out)]) == 0
+
+
 def test_mistakes(tmp_path, capsys):
     assert main(["paper", "--only", "regresion", "--out", str(tmp_path / "a")]) == 2
     assert "did you mean 'regression'" in capsys.readouterr().err

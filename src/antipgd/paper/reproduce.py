@@ -17,7 +17,7 @@ from antipgd.paper.coverage import paper_claims
 from antipgd.paper.errata import SLIPS
 from antipgd.paper.experiments import about, choose, load, title_of
 from antipgd.paper.figures import rendered
-from antipgd.paper.pipeline import Outcome, complete
+from antipgd.paper.pipeline import Outcome, complete, stored
 from antipgd.paper.report import Erratum, Item, Row, number, page
 from antipgd.paper.results import Results
 from antipgd.paper.run.local import cpu_count
@@ -25,6 +25,7 @@ from antipgd.paper.run.timing import seconds_needed
 from antipgd.paper.spec import RESULTS_VERSION, Run
 from antipgd.paper.store import Store, StoreError, code_digest, make_folder, provenance
 from antipgd.paper.store import write_atomically as _write
+from antipgd.paper.sweep import write_plan
 
 KINDS = ("png", "svg")
 NOT_JUDGED = "not judged"
@@ -103,10 +104,11 @@ def _items(
     """Every experiment judged and drawn; those of which runs failed only named."""
     items, notes = [], []
     for name, runs in plan.items():
-        failed = [run for run in runs if run.name not in outcome.records]
-        if failed:
-            reason = outcome.failures[failed[0].name].reason
-            notes.append(f"{name}: not judged, {len(failed)} of {len(runs)} runs failed ({reason})")
+        absent = [run for run in runs if run.name not in outcome.records]
+        if absent:
+            failure = outcome.failures.get(absent[0].name)
+            why = "missing" if failure is None else f"failed ({failure.reason})"
+            notes.append(f"{name}: not judged, {len(absent)} of {len(runs)} runs {why}")
             continue
         results = Results(outcome.in_order(runs))
         claims = load(name).claims(results)
@@ -158,15 +160,23 @@ def reproduce(
     threads: int | None = None,
     retry: bool = False,
     refresh: bool = False,
+    run: bool = True,
 ) -> int:
-    """Make or complete the page and return an exit code: 1 if runs failed."""
+    """Make or complete the page and return an exit code: 1 if runs failed.
+
+    With `run=False` the page is made from what is stored.
+    """
     began = time.perf_counter()
     plan = _plan(names, seeds)
     make_folder(out)
     store = Store(out / "store", _say)
     unique = {run.name: run for runs in plan.values() for run in runs}
     try:
-        outcome = complete(list(unique.values()), store, threads=threads, retry=retry)
+        if run:
+            write_plan(out, list(unique.values()))
+            outcome = complete(list(unique.values()), store, threads=threads, retry=retry)
+        else:
+            outcome = stored(list(unique.values()), store)
     except KeyboardInterrupt:
         done = sum(store.state(run) == "done" for run in unique.values())
         _say(f"interrupted: {done} of {len(unique)} runs are stored; the same command goes on")
