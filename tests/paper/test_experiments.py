@@ -20,7 +20,7 @@ def test_every_panel_of_the_paper_names_one_experiment_or_says_why_not():
     assert len([figure for figure in figures if figure.label.startswith("fig:")]) == 14
     panels = [panel for figure in figures for panel in figure.panels]
     assert len(panels) == 46
-    assert set(panels) <= {*EXPERIMENTS, "drawing", "network", "theory"}
+    assert set(panels) <= {*EXPERIMENTS, "drawing", "network"}
     served = {panel for panel in panels if panel in EXPERIMENTS}
     assert {
         "two_minima",
@@ -46,7 +46,7 @@ def test_an_experiment_is_a_plan_with_a_claim(name):
     assert module.SEEDS >= 1
     assert title_of(name)
     assert len(about(name)) > 100
-    assert {run.seed for run in runs} <= {0, 1}
+    assert len({run.seed for run in runs}) in (0, 2)
     planned = module.runs(module.SEEDS)
     if runs:
         assert len(planned) / len(runs) == module.SEEDS / 2

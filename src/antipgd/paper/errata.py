@@ -145,6 +145,12 @@ def _variance_of_a_quadratic() -> str:
     return f"L = z²/2, z = 1: variance {exact:.2e} by enumeration, printed {printed:.2e}"
 
 
+def _smaller_variance() -> str:
+    eta, sigma, curvature = 0.1, 0.05, 5.0
+    anti = float(np.var([-eta * curvature * sign * sigma for sign in (1, -1)]))
+    return f"η = 0.1, curvature 5: {anti:.2e} for Anti-PGD, σ² = {sigma**2:.2e} for PGD"
+
+
 def _smoothness() -> str:
     z, sigma = 10.0, 0.1
     return f"L = z⁴ has β = 24; L̃″(10) = {12 * z**2 + 12 * sigma**2:.0f}"
@@ -234,6 +240,17 @@ SLIPS = (
     Slip("fig:front_experiments, app", "5 runs (caption), 10 runs (appendix)", "ten seeds here"),
     Slip("thm:implicit_reg", "η < 1/β with β of the third derivatives suffices",
          "the curvature must be bounded too", _divergence),
+    Slip("app:cond_var", "the cross term of E[(…)²] is η²σ²Σ_j∂_ijjL",
+         "it lacks its factor ∂_iL; see cond_variance"),
+    Slip("app:cond_var", "PGD's step has Hessian terms", "they belong to Anti-PGD's step in z"),
+    Slip("app:cond_var", "\"it seems likely that this variance is larger\" than PGD's σ²",
+         "smaller whenever η²Σ_jH_ij² < 1, to leading order", _smaller_variance),
+    Slip("proof of thm:implicit_reg", "\"we assumed L has Lipschitz gradients\"",
+         "the theorem does not assume it"),
+    Slip("prop:ito_discrete_all_rho", "stochastic ρ_k, \"only specified up to an interval\"",
+         "independent of the draws, or bounded draws; ρ_k chosen from gaussian draws exceed 2dσ²"),
+    Slip("thm:implicit_reg", "floor O(σ³)",
+         "it holds but is loose: see implicit_reg for the measured orders"),
 )  # fmt: skip
 
 

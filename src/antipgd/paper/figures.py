@@ -88,6 +88,7 @@ class Panel:
     yscale: str = "log"
     surface: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None
     ticks: Sequence[tuple[float, str]] = field(default=())  # of the x axis, where it has names
+    depth: float = 1e-10  # a logarithmic axis shows no less than this share of its top
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
@@ -137,13 +138,13 @@ def _draw_series(axes: Axes, series: Series) -> None:
         axes.fill_between(x, low, high, color=series.colour, alpha=0.16, linewidth=0)
 
 
-def _limit_heights(axes: Axes) -> None:
+def _limit_heights(axes: Axes, depth: float) -> None:
     """Neither a loss of 1e-30 nor a run on its way to infinity may press the rest flat."""
     bottom, top = axes.get_ylim()
     starts = [y[0] for y in (np.ravel(line.get_ydata()) for line in axes.lines) if len(y)]
     start = max([y for y in starts if np.isfinite(y) and y > 0], default=top)
     top = min(top, 1e6 * start)
-    axes.set_ylim(max(bottom, 1e-10 * top), top)
+    axes.set_ylim(max(bottom, depth * top), top)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
@@ -163,7 +164,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     ):
         axes.set_yscale(panel.yscale)
     if axes.get_yscale() == "log":
-        _limit_heights(axes)
+        _limit_heights(axes, panel.depth)
     if panel.ticks:
         axes.set_xticks([at for at, _ in panel.ticks], [name for _, name in panel.ticks])
     axes.set_title(panel.title, fontsize=9)

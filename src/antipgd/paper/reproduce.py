@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from antipgd.paper.claims import Claim, worst
 from antipgd.paper.coverage import paper_claims
@@ -66,40 +67,57 @@ def show_plan(
     return 0
 
 
-class _Figures:
-    """Figures on disk, drawn again only if they or what they show has changed."""
+class _Judged(NamedTuple):
+    claims: list[Claim]
+    files: dict[str, bytes]  # the figure, by kind
+
+
+class _Desk:
+    """Claims and figures, made again only if they or what they depend on has changed.
+
+    They depend on the runs and on the code alone. Beside the figure lies a stamp with the digest of
+    that, the claims, and the digests of the figure's files.
+    """
 
     def __init__(self, folder: Path, refresh: bool) -> None:
         self.folder = folder
         self.refresh = refresh
         make_folder(folder)
 
-    def bring(self, name: str, runs: Sequence[Run], results: Results) -> dict[str, bytes]:
-        """The files of an experiment's figure by kind."""
+    def judge(self, name: str, runs: Sequence[Run], outcome: Outcome) -> _Judged:
+        """The claims and the figure of an experiment."""
         shown = "".join(sorted(run.name for run in runs))
         key = hashlib.sha256(f"{code_digest()} {RESULTS_VERSION} {shown}".encode()).hexdigest()
         found = None if self.refresh else self._read(name, key)
         if found is None:
+            results = Results(outcome.in_order(runs))
             figure = load(name).plot(results)
-            found = {kind: rendered(figure, kind) for kind in KINDS}
-            for kind, content in found.items():
-                _write(self.folder / f"{name}.{kind}", content)
-            digests = {kind: hashlib.sha256(content).hexdigest() for kind, content in found.items()}
-            _write(self.folder / f".{name}.json", json.dumps({"key": key, **digests}).encode())
+            files = {kind: rendered(figure, kind) for kind in KINDS}
+            found = _Judged(load(name).claims(results), files)
+            self._keep(name, key, found)
         return found
 
-    def _read(self, name: str, key: str) -> dict[str, bytes] | None:
+    def _keep(self, name: str, key: str, judged: _Judged) -> None:
+        stamp: dict[str, Any] = {"key": key, "claims": [asdict(claim) for claim in judged.claims]}
+        for kind, content in judged.files.items():
+            _write(self.folder / f"{name}.{kind}", content)
+            stamp[kind] = hashlib.sha256(content).hexdigest()
+        _write(self.folder / f".{name}.json", json.dumps(stamp).encode())
+
+    def _read(self, name: str, key: str) -> _Judged | None:
         try:
             stamp = json.loads((self.folder / f".{name}.json").read_bytes())
             files = {kind: (self.folder / f"{name}.{kind}").read_bytes() for kind in KINDS}
             same = all(hashlib.sha256(files[kind]).hexdigest() == stamp[kind] for kind in KINDS)
-            return files if same and stamp["key"] == key else None
+            if not same or stamp["key"] != key:
+                return None
+            return _Judged([Claim(**values) for values in stamp["claims"]], files)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
 def _items(
-    plan: dict[str, list[Run]], outcome: Outcome, figures: _Figures
+    plan: dict[str, list[Run]], outcome: Outcome, desk: _Desk
 ) -> tuple[list[Item], list[str]]:
     """Every experiment judged and drawn; those of which runs failed only named."""
     items, notes = [], []
@@ -110,9 +128,7 @@ def _items(
             why = "missing" if failure is None else f"failed ({failure.reason})"
             notes.append(f"{name}: not judged, {len(absent)} of {len(runs)} runs {why}")
             continue
-        results = Results(outcome.in_order(runs))
-        claims = load(name).claims(results)
-        files = figures.bring(name, runs, results)
+        claims, files = desk.judge(name, runs, outcome)
         items.append(Item(name, title_of(name), about(name), claims, files["svg"], files["png"]))
     return items, notes
 
@@ -181,7 +197,7 @@ def reproduce(
         done = sum(store.state(run) == "done" for run in unique.values())
         _say(f"interrupted: {done} of {len(unique)} runs are stored; the same command goes on")
         return 130
-    items, notes = _items(plan, outcome, _Figures(out / "figures", refresh))
+    items, notes = _items(plan, outcome, _Desk(out / "figures", refresh))
     if seeds is not None:
         notes.append(f"made with {seeds} seeds instead of the number fixed in each experiment")
     rows = _rows(items)

@@ -31,6 +31,12 @@ EXPERIMENTS = (
     "pgd_diverges",
     "valley_v_only",
     "one_hidden_unit",
+    "implicit_bias",
+    "cond_variance",
+    "implicit_reg",
+    "pac_bayes",
+    "moments",
+    "valley_theory",
 )
 
 

@@ -1,0 +1,1 @@
+"""The theorems of the paper, executable, each with its condition."""
