@@ -58,6 +58,7 @@ test-slow: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/optax_step.py
 
 battery: $(VENV)/ready
 	@command -v dieharder >/dev/null || { echo "make battery needs Debian's dieharder"; exit 1; }

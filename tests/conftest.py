@@ -1,6 +1,6 @@
-"""Shared by all tests: hypothesis does not hurry on a busy machine."""
+"""Hypothesis draws the same examples every time: a test that fails must fail again."""
 
 from hypothesis import settings
 
-settings.register_profile("antipgd", deadline=None)
-settings.load_profile("antipgd")
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")

@@ -55,7 +55,7 @@ def test_the_wheel_alone_runs_the_readme(tmp_path):
     call(sys.executable, "-m", "venv", "empty")
     python = tmp_path / "empty" / "bin" / "python"
     constraints = ["--constraint", root / "constraints.txt"]
-    call(python, "-m", "pip", "--quiet", "install", *constraints, f"{wheel}[torch,cpu,paper]")
+    call(python, "-m", "pip", "--quiet", "install", *constraints, f"{wheel}[torch,cpu,paper,optax]")
     (tmp_path / "README.md").write_text((root / "README.md").read_text())
     call(python, "-I", "-m", "doctest", "README.md")
     where = [python, "-I", "-c", "import antipgd; print(antipgd.__file__)"]

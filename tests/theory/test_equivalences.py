@@ -135,7 +135,7 @@ def test_the_delay_as_steps_of_simulated_paths():
     assert abs(seen - 1 / a) > 4 * error + 0.5
 
 
-@given(positive, positive, st.floats(0, 0.99), st.floats(0, 5))
+@given(positive, positive, st.floats(0, 0.99), st.floats(1e-6, 5))
 def test_the_clock_is_finite_and_reached(lr, sigma, momentum, tau):
     for arguments in ({"momentum": momentum}, {"optimizer": "adam"}):
         n = steps_for(tau, lr, sigma, **arguments)

@@ -1,0 +1,101 @@
+"""The leaves of a pytree by name, and which of them can take noise.
+
+A name is the path joined by dots, as torch would call the parameter. Knows nothing about noise
+but on which types it can be added.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from antipgd.noise import canonical_name
+
+
+def _component(entry: Any) -> str:
+    """A DictKey or FlattenedIndexKey has a `key`, a SequenceKey an `idx`, a GetAttrKey a `name`."""
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def named_leaves(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """(name, leaf) of every leaf in order, and the structure to put them back into.
+
+    A tree that is a single leaf is at position 0. Two leaves of one name are refused: they would
+    take the same noise.
+    """
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    leaves: dict[str, Any] = {}
+    for path, leaf in paths:
+        name = canonical_name(".".join(map(_component, path)) if path else 0)
+        if name in leaves:
+            raise ValueError(
+                f"two leaves of the tree are named {name!r}, so they would take the same noise; "
+                f"rename one of them (names are paths joined by dots)"
+            )
+        leaves[name] = leaf
+    return list(leaves.items()), structure
+
+
+def _dtype(leaf: Any) -> Any:
+    if isinstance(leaf, bool | int | float | complex):
+        return jnp.result_type(leaf)
+    return getattr(leaf, "dtype", None)
+
+
+def check_type(name: str, leaf: Any) -> None:
+    """Refuse a leaf that is neither float32 nor float64."""
+    dtype = _dtype(leaf)
+    if dtype in (jnp.float32, jnp.float64):
+        return
+    if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(
+            f"leaf {name!r} is {dtype}, in which the weights would drift: draws do not come out as "
+            f"they went in. Keep float32 params (and updates) and cast them to {dtype} in the "
+            f"loss, or leave the leaf out with mask="
+        )
+    raise TypeError(
+        f"noise is added to float32 and float64 leaves; leaf {name!r} is "
+        f"{type(leaf).__name__ if dtype is None else dtype}: leave it out with mask= "
+        f"(with Equinox, pass eqx.filter(model, eqx.is_inexact_array))"
+    )
+
+
+def check_whole(name: str, leaf: Any) -> None:
+    """Refuse a leaf of which shard_map shows a part only, where JAX says so.
+
+    Its elements are numbered from zero on every device then, and all parts would take the same
+    draws. With check_vma=False nothing is said.
+    """
+    kind = jax.typeof(leaf) if hasattr(jax, "typeof") else None
+    varying = getattr(getattr(kind, "manual_axis_type", kind), "varying", None)
+    varying = getattr(kind, "vma", None) if varying is None else varying
+    if varying:
+        raise ValueError(
+            f"inside shard_map, leaf {name!r} differs along mesh axes {sorted(varying)}, so its "
+            f"elements' place in the whole is not known. Apply the optimizer outside shard_map "
+            f"(under jit, with any sharding), or average the gradients first if the params are "
+            f"replicated; check_vma=False gives the same draws to all parts"
+        )
+
+
+def masked_names(mask: Any, tree: Any) -> list[str]:
+    """Names of the leaves for which the mask is true; it must have the tree's structure."""
+    mask = mask(tree) if callable(mask) else mask
+    flags, mask_structure = named_leaves(mask)
+    leaves, structure = named_leaves(tree)
+    if mask_structure != structure:
+        ours, theirs = dict(flags).keys(), dict(leaves).keys()
+        raise ValueError(
+            f"mask must be a tree of bools with the structure of the params (true: takes noise), "
+            f"or a function of the params that returns one; only in the mask: "
+            f"{sorted(ours - theirs)}, only in the params: {sorted(theirs - ours)}"
+            + ("" if ours != theirs else f"; {mask_structure} is not {structure}")
+        )
+    for name, flag in flags:
+        if not isinstance(flag, bool | np.bool_):
+            raise TypeError(f"mask must hold bools; at {name!r} it holds {flag!r}")
+    return [name for name, flag in flags if flag]

@@ -1,0 +1,135 @@
+"""What is refused, and in which words."""
+
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+from antipgd.optax import add_correlated_noise, anti_pgd, clean_params
+
+W = {"w": jnp.zeros(3)}
+
+
+@pytest.mark.parametrize(
+    "sigma", [-1, -0.1, float("nan"), float("inf"), "1", None, jnp.float32(-1)]
+)
+def test_sigma(sigma):
+    with pytest.raises(ValueError, match="sigma must be a finite number >= 0"):
+        add_correlated_noise(sigma)
+    with pytest.raises(ValueError, match="sigma must be a finite number >= 0"):
+        anti_pgd(0.1, sigma)
+
+
+def test_law_taps_seed():
+    with pytest.raises(ValueError, match="unknown law 'cauchy'; accepted: gaussian, "):
+        add_correlated_noise(1.0, law="cauchy")
+    with pytest.raises(ValueError, match="taps must be one or more finite numbers"):
+        add_correlated_noise(1.0, taps=())
+    for seed in (-1, 2**64, 0.5, True, None):
+        with pytest.raises(ValueError, match="seed must be an integer from 0 to"):
+            add_correlated_noise(1.0, seed=seed)
+
+
+def test_schedule():
+    with pytest.raises(ValueError, match="schedule must be a function of the step; got 'lr'"):
+        add_correlated_noise(1.0, schedule="lr")
+    with pytest.raises(TypeError, match="that JAX can trace"):
+        add_correlated_noise(1.0, schedule=lambda step: 1.0 if step < 5 else 0.0)
+    with pytest.raises(TypeError, match="that JAX can trace"):
+        add_correlated_noise(1.0, schedule=lambda step: "a half")
+    with pytest.raises(ValueError, match=r"one number; got an array of shape \(2,\)"):
+        add_correlated_noise(1.0, schedule=lambda step: jnp.ones(2))
+
+
+def test_mask():
+    tx = add_correlated_noise(1.0, mask={"w": True, "u": False})
+    message = r"only in the mask: \['u'\], only in the params: \[\]"
+    with pytest.raises(ValueError, match=message):
+        tx.init(W)
+    with pytest.raises(ValueError, match="structure of the params"):
+        add_correlated_noise(1.0, mask=[True]).init((jnp.zeros(1),))
+    with pytest.raises(TypeError, match="mask must hold bools; at 'w' it holds 1"):
+        add_correlated_noise(1.0, mask={"w": 1}).init(W)
+
+
+def test_types():
+    for leaf in (jnp.arange(3), jnp.zeros(2, bool), jnp.zeros(2, complex)):
+        with pytest.raises(TypeError, match=rf"leaf 'n' is {leaf.dtype}: leave it out with mask="):
+            add_correlated_noise(1.0).init({"n": leaf})
+    for dtype in (jnp.bfloat16, jnp.float16):
+        with pytest.raises(TypeError, match="Keep float32 params"):
+            add_correlated_noise(1.0).init({"h": jnp.zeros(3, dtype)})
+    tx = add_correlated_noise(1.0)
+    with pytest.raises(TypeError, match="leaf 'w' is bfloat16"):
+        tx.update({"w": jnp.zeros(3, jnp.bfloat16)}, tx.init(W))
+    model = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
+    with pytest.raises(TypeError, match=r"eqx\.filter"):
+        tx.init(model)
+
+
+def test_names():
+    with pytest.raises(ValueError, match=r"two leaves of the tree are named 'a\.b'"):
+        add_correlated_noise(1.0).init({"a.b": jnp.zeros(1), "a": {"b": jnp.zeros(1)}})
+    with pytest.raises(ValueError, match="two leaves of the tree are named 'w'"):
+        add_correlated_noise(1.0).init({"module": W, **W})
+
+
+def test_another_tree_or_another_noise():
+    tx = add_correlated_noise(1.0)
+    state = tx.init(W)
+    with pytest.raises(ValueError, match=r"leaves that take noise are missing: \['w'\]"):
+        tx.update({"v": jnp.zeros(3)}, state)
+    with pytest.raises(ValueError, match=r"leaves that take noise are missing: \['w'\]"):
+        clean_params(state, {"v": jnp.zeros(3)})
+    with pytest.raises(ValueError, match="begun with seed=0, but the transformation has seed=1"):
+        add_correlated_noise(1.0, seed=1).update(W, state)
+    with pytest.raises(ValueError, match="begun with law=gaussian"):
+        add_correlated_noise(1.0, law="uniform").update(W, state)
+
+
+def test_hyperparameters_that_must_be_static():
+    tx = optax.inject_hyperparams(add_correlated_noise)(sigma=1.0)
+    with pytest.raises(TypeError, match=r"seed must be static; .* static_args=\('seed', "):
+        tx.init(W)
+    tx = optax.inject_hyperparams(add_correlated_noise, static_args="seed")(
+        sigma=1.0, schedule=lambda n: 1.0 * n
+    )
+    with pytest.raises(TypeError, match="schedule must be static"):
+        tx.init(W)
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        optax.chain(add_correlated_noise(1.0), optax.sgd(0.1)),
+        optax.chain(optax.sgd(0.1), add_correlated_noise(1.0), optax.scale(0.5)),
+        optax.chain(anti_pgd(0.1, 1.0), optax.clip(1.0)),
+        optax.named_chain(("b", add_correlated_noise(1.0)), ("a", optax.sgd(0.1))),
+        optax.inject_hyperparams(
+            lambda lr: optax.chain(add_correlated_noise(1.0), optax.scale(lr))
+        )(lr=0.1),
+    ],
+)
+def test_not_last_in_the_chain(tx):
+    with pytest.raises(ValueError, match="add_correlated_noise is not last in its chain"):
+        clean_params(tx.init(W), W)
+
+
+def test_nothing_to_clean():
+    with pytest.raises(ValueError, match="no state of add_correlated_noise in this"):
+        clean_params(optax.adam(0.1).init(W), W)
+    with pytest.raises(ValueError, match="arguments are state, params"):
+        clean_params(W, add_correlated_noise(1.0).init(W))
+    for taps in ((1,), (1, -0.9)):
+        with pytest.raises(ValueError, match="only for taps that sum to zero"):
+            clean_params(add_correlated_noise(1.0, taps=taps).init(W), W)
+
+
+def test_missing_optax_names_the_extra():
+    code = "import sys; sys.modules['optax'] = None; import antipgd; antipgd.optax"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'antipgd[optax]'" in done.stderr.strip().splitlines()[-1]
