@@ -94,7 +94,7 @@ BENCHES = {
     "quadratic_regression": Bench(
         lr=0.1, sigma=0.05, seeds=10, start=torch.ones(100, dtype=torch.float64),
         inputs=lambda data: data.X, loss=regression_loss, gradient=regression_gradient,
-        data_product=(40, 100), square=0, required={AUTOGRAD: 25, BY_HAND: 4},
+        data_product=(40, 100), square=0, required={AUTOGRAD: 100, BY_HAND: 10},
     ),
     "matrix_sensing": Bench(
         lr=0.001, sigma=0.1, seeds=4, start=torch.eye(20, dtype=torch.float64),
