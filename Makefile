@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help paper test test-slow lint bench agreement battery clean
+.PHONY: help paper test test-slow lint bench bench-flatness agreement battery clean
 
 help:
 	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
@@ -15,6 +15,8 @@ help:
 	@echo "                with PAGE=1 also the browser test, which needs Debian's chromium"
 	@echo "make test-slow  the checks that take minutes"
 	@echo "make bench      speed and memory against real peers; writes benchmarks/results.json"
+	@echo "make bench-flatness  traces of Hessians against PyHessian, curvlinops and"
+	@echo "                hessian-eigenthings, in an environment of their own (15 minutes)"
 	@echo "make agreement  how NumPy, numba, torch, JAX and Triton agree, in numbers"
 	@echo "make battery    dieharder on the words of the stream (an hour or more)"
 	@echo "make lint       ruff, mypy and import-linter only"
@@ -23,7 +25,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
-	$(PIP) --editable '.[cpu,paper]' --group test --group agreement --group lint --group bench
+	$(PIP) --editable '.[cpu,paper,network]' --group test --group agreement --group lint --group bench
 	touch $@
 
 # What the paper needs, which is no torch; a part of what `ready` installs.
@@ -60,6 +62,19 @@ bench: $(VENV)/ready
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/optax_step.py
 
+# The peers bring torchvision, which breaks other libraries beside a CPU torch: not into .venv.
+PEERS := .venv-peers
+$(PEERS)/ready: pyproject.toml constraints.txt
+	@echo "setting up $(PEERS) (once; a minute or two)"
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable '.[paper,flatness]' \
+	  PyHessian==0.1 curvlinops-for-pytorch==3.0.1 hessian-eigenthings==1.0.0a5
+	touch $@
+
+bench-flatness: $(PEERS)/ready
+	$(PEERS)/bin/python benchmarks/flatness.py
+
 battery: $(VENV)/ready
 	@command -v dieharder >/dev/null || { echo "make battery needs Debian's dieharder"; exit 1; }
 	$(BIN)/python benchmarks/battery.py
@@ -68,4 +83,4 @@ agreement: $(VENV)/ready
 	$(BIN)/python benchmarks/agreement.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build dist

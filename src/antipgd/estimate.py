@@ -5,7 +5,7 @@ Knows nothing of what was measured. Needs SciPy only for intervals.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Estimate:
     mean: float
     sem: float
     n: int
+    freedom: float | None = field(default=None, repr=False)
+    """Degrees of freedom of `sem`, where they are not n − 1."""
 
     @classmethod
     def of(cls, samples: Iterable[float]) -> "Estimate":
@@ -39,6 +41,11 @@ class Estimate:
         variance = math.fsum((value / scale - mean) ** 2 for value in values) / (n - 1)
         return cls(mean * scale, math.sqrt(variance / n) * scale, n)
 
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom of `sem`: n − 1 unless it was told otherwise."""
+        return self.n - 1 if self.freedom is None else self.freedom
+
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Student's interval for the mean; not a number where the spread is unknown (n = 1)."""
         try:
@@ -49,7 +56,7 @@ class Estimate:
             raise ValueError(f"level must lie between 0 and 1; got {level}")
         if math.isnan(self.sem):
             return math.nan, math.nan
-        half = float(stdtrit(self.n - 1, (1 + level) / 2)) * self.sem
+        half = float(stdtrit(self.degrees, (1 + level) / 2)) * self.sem
         return self.mean - half, self.mean + half
 
     def __str__(self) -> str:

@@ -5,17 +5,19 @@ so an interrupted command goes on where it stopped; runs that failed are tried a
 """
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from tqdm import tqdm
 
-from antipgd.paper.record import Failure, Record
+from antipgd.paper.record import Failure, Record, Spec
 from antipgd.paper.run.local import run_local
+from antipgd.paper.run.processes import forget_checkpoints, run_processes
 from antipgd.paper.run.stepping import Tick
 from antipgd.paper.spec import Run
 from antipgd.paper.store import Store
+from antipgd.paper.training import Training
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Outcome:
         else:
             self.failures[result.run.name] = result
 
-    def in_order(self, runs: Sequence[Run]) -> list[Record]:
+    def in_order(self, runs: Sequence[Spec]) -> list[Record]:
         """The records there are, in the order of `runs`."""
         return [self.records[run.name] for run in runs if run.name in self.records]
 
@@ -42,13 +44,13 @@ _UNTIMED = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
 
 
 @contextmanager
-def _progress(runs: Sequence[Run], show: bool | None) -> Generator[Tick]:
-    """A bar over run-steps; by default only on a terminal. The first steps compile, so the time
+def _progress(runs: Sequence[Spec], show: bool | None, unit: str = "run-steps") -> Generator[Tick]:
+    """A bar over steps; by default only on a terminal. The first steps compile, so the time
     that remains is estimated once a hundredth is done."""
     lock = threading.Lock()
     total = sum(run.steps for run in runs)
     quiet = None if show is None else not show
-    style = {"unit": " run-steps", "unit_scale": True, "smoothing": 0.1, "bar_format": _UNTIMED}
+    style = {"unit": f" {unit}", "unit_scale": True, "smoothing": 0.1, "bar_format": _UNTIMED}
     with tqdm(total=total, disable=quiet, leave=False, **style) as bar:
 
         def tick(run_steps: int) -> None:
@@ -60,7 +62,7 @@ def _progress(runs: Sequence[Run], show: bool | None) -> Generator[Tick]:
         yield tick
 
 
-def stored(runs: Sequence[Run], store: Store, retry: bool = False) -> Outcome:
+def stored(runs: Sequence[Spec], store: Store, retry: bool = False) -> Outcome:
     """What the store has of these runs; failures count as missing if they are to be retried."""
     outcome = Outcome()
     for run in runs:
@@ -74,27 +76,56 @@ def stored(runs: Sequence[Run], store: Store, retry: bool = False) -> Outcome:
 
 
 def complete(
-    runs: Sequence[Run],
+    runs: Sequence[Spec],
     store: Store | None = None,
     *,
     threads: int | None = None,
     retry: bool = False,
     show_progress: bool | None = None,
+    device: str = "cpu",
 ) -> Outcome:
-    """Run what the store does not have yet, and store it. Without a store, run everything."""
+    """Run what the store does not have yet, and store it. Without a store, run everything.
+
+    Small runs go on `threads`, trainings of networks on as many processes, with checkpoints in
+    the folder `checkpoints` beside the store, on `device`.
+    """
     outcome = Outcome() if store is None else stored(runs, store, retry)
     known = outcome.records.keys() | outcome.failures.keys()
     missing = [run for run in {run.name: run for run in runs}.values() if run.name not in known]
-    if not missing:
-        return outcome
-    with (
-        _progress(missing, show_progress) as tick,
-        closing(run_local(missing, threads, tick)) as results,
-    ):
-        for result in results:
-            if store is not None and isinstance(result, Record):
-                store.put(result)
-            elif store is not None and isinstance(result, Failure):
-                store.put_failure(result)
-            outcome.add(result)
+    small, trainings = _kinds(missing)
+    if small:
+        with (
+            _progress(small, show_progress) as tick,
+            closing(run_local(small, threads, tick)) as results,
+        ):
+            _take(results, outcome, store)
+    if trainings:
+        root = None if store is None else store.root.parent / "checkpoints"
+        with (
+            _progress(trainings, show_progress, "epochs") as tick,
+            closing(run_processes(trainings, threads, root, tick, tqdm.write, device)) as results,
+        ):
+            _take(results, outcome, store)
+        if root is not None:
+            forget_checkpoints(root, [one for one in trainings if one.name in outcome.records])
     return outcome
+
+
+def _kinds(specs: Iterable[Spec]) -> tuple[list[Run], list[Training]]:
+    kinds: tuple[list[Run], list[Training]] = [], []
+    for spec in specs:
+        if isinstance(spec, Training):
+            kinds[1].append(spec)
+        else:
+            kinds[0].append(spec)
+    return kinds
+
+
+def _take(results: Iterable[Record | Failure], outcome: Outcome, store: Store | None) -> None:
+    """Store results as they come."""
+    for result in results:
+        if store is not None and isinstance(result, Record):
+            store.put(result)
+        elif store is not None and isinstance(result, Failure):
+            store.put_failure(result)
+        outcome.add(result)

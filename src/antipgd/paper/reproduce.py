@@ -8,7 +8,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,17 +16,30 @@ from typing import Any, NamedTuple
 from antipgd.paper.claims import Claim, worst
 from antipgd.paper.coverage import paper_claims
 from antipgd.paper.errata import SLIPS
-from antipgd.paper.experiments import about, choose, load, title_of
+from antipgd.paper.experiments import (
+    NETWORKS,
+    SHOWN_SCALE,
+    about,
+    choose,
+    load,
+    runs_of,
+    title_of,
+)
+from antipgd.paper.experiments.scales import Scale
 from antipgd.paper.figures import rendered
 from antipgd.paper.pipeline import Outcome, complete, stored
+from antipgd.paper.record import Record, Spec
 from antipgd.paper.report import Erratum, Item, Row, number, page
 from antipgd.paper.results import Results
 from antipgd.paper.run.local import cpu_count
 from antipgd.paper.run.timing import seconds_needed
+from antipgd.paper.shipped import shipped
 from antipgd.paper.spec import RESULTS_VERSION, Run
 from antipgd.paper.store import Store, StoreError, code_digest, make_folder, provenance
 from antipgd.paper.store import write_atomically as _write
 from antipgd.paper.sweep import write_plan
+from antipgd.paper.training import Training
+from antipgd.paper.tuning import scale_to_use, training_seconds
 
 KINDS = ("png", "svg")
 NOT_JUDGED = "not judged"
@@ -36,34 +49,48 @@ def _say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def _plan(names: Sequence[str] | None, seeds: int | None) -> dict[str, list[Run]]:
+def _plan(
+    names: Sequence[str] | None, seeds: int | None, scale: Scale | None = None
+) -> dict[str, list[Spec]]:
     """The runs of each chosen experiment."""
     if seeds is not None and seeds < 2:
         raise ValueError(
             f"seeds must be a whole number >= 2, else nothing has an interval; got {seeds}"
         )
-    plan = {}
-    for name in choose(names):
-        module = load(name)
-        plan[name] = module.runs(module.SEEDS if seeds is None else seeds)
-    return plan
+    return {
+        name: runs_of(name, seeds if scale or name not in NETWORKS else None, scale)
+        for name in choose(names)
+    }
 
 
 def show_plan(
-    names: Sequence[str] | None, seeds: int | None, out: Path, threads: int | None
+    names: Sequence[str] | None,
+    seeds: int | None,
+    out: Path,
+    threads: int | None,
+    scale: str | None = None,
 ) -> int:
     """Print what would be run and how long it would take."""
-    plan = _plan(names, seeds)
+    size = None if scale is None else scale_to_use(scale, out)
+    plan = _plan(names, seeds, size)
     store = Store(out / "store", _say) if (out / "store").is_dir() else None
-    everything: dict[str, Run] = {}
+    everything: dict[str, Spec] = {}
     for name, runs in plan.items():
+        if name in NETWORKS and size is None:
+            print(f"{name:22} {len(runs):5} runs, shipped; --scale trains them")
+            continue
         new = [r for r in runs if r.name not in everything]
         missing = [r for r in new if store is None or store.state(r) in ("missing", "stale")]
         everything |= {run.name: run for run in missing}
         print(f"{name:22} {len(runs):5} runs, {len(missing):5} to do")
     used = threads or cpu_count()
-    seconds = seconds_needed(everything.values()) / used
+    small = [run for run in everything.values() if isinstance(run, Run)]
+    trainings = [run for run in everything.values() if isinstance(run, Training)]
+    seconds = seconds_needed(small) / used
     print(f"{len(everything)} runs to do, about {seconds:.0f} s on {used} threads, and relaxations")
+    if trainings:
+        hours = training_seconds(trainings) / used / 3600
+        print(f"{len(trainings)} of them trainings: about {hours:.1f} h on {used} processes")
     return 0
 
 
@@ -84,7 +111,7 @@ class _Desk:
         self.refresh = refresh
         make_folder(folder)
 
-    def judge(self, name: str, runs: Sequence[Run], outcome: Outcome) -> _Judged:
+    def judge(self, name: str, runs: Sequence[Spec], outcome: Outcome) -> _Judged:
         """The claims and the figure of an experiment."""
         shown = "".join(sorted(run.name for run in runs))
         key = hashlib.sha256(f"{code_digest()} {RESULTS_VERSION} {shown}".encode()).hexdigest()
@@ -117,7 +144,7 @@ class _Desk:
 
 
 def _items(
-    plan: dict[str, list[Run]], outcome: Outcome, desk: _Desk
+    plan: dict[str, list[Spec]], outcome: Outcome, desk: _Desk
 ) -> tuple[list[Item], list[str]]:
     """Every experiment judged and drawn; those of which runs failed only named."""
     items, notes = [], []
@@ -131,6 +158,25 @@ def _items(
         claims, files = desk.judge(name, runs, outcome)
         items.append(Item(name, title_of(name), about(name), claims, files["svg"], files["png"]))
     return items, notes
+
+
+def _shipped_records(wanted: Mapping[str, Spec]) -> dict[str, Record]:
+    found = shipped(SHOWN_SCALE)
+    return {} if found is None else {k: r for k, r in found.records.items() if k in wanted}
+
+
+def _network_notes(plan: Mapping[str, object], size: Scale | None) -> list[str]:
+    """Where the records of the network experiments come from."""
+    shown = ", ".join(name for name in NETWORKS if name in plan)
+    if not shown:
+        return []
+    if size is not None:
+        return [f"{shown}: scale {size.name} ({size.about})"]
+    found = shipped(SHOWN_SCALE)
+    if found is None:
+        return []
+    made = ", ".join(f"{key} {value}" for key, value in found.made.items())
+    return [f"{shown}: from records that ship with the package, by `{found.command}` ({made})"]
 
 
 def _rows(items: Sequence[Item]) -> list[Row]:
@@ -177,33 +223,42 @@ def reproduce(
     retry: bool = False,
     refresh: bool = False,
     run: bool = True,
+    scale: str | None = None,
+    device: str = "cpu",
 ) -> int:
     """Make or complete the page and return an exit code: 1 if runs failed.
 
-    With `run=False` the page is made from what is stored.
+    With `run=False` the page is made from what is stored. With a `scale`, networks are trained at
+    that size; without, they are judged from the records that ship with the package.
     """
     began = time.perf_counter()
-    plan = _plan(names, seeds)
+    size = None if scale is None else scale_to_use(scale, out)
+    plan = _plan(names, seeds, size)
     make_folder(out)
     store = Store(out / "store", _say)
     unique = {run.name: run for runs in plan.values() for run in runs}
+    ready = _shipped_records(unique) if size is None else {}
+    wanted = [run for name, run in unique.items() if size or not isinstance(run, Training)]
     try:
         if run:
-            write_plan(out, list(unique.values()))
-            outcome = complete(list(unique.values()), store, threads=threads, retry=retry)
+            write_plan(out, wanted)
+            outcome = complete(wanted, store, threads=threads, retry=retry, device=device)
         else:
             outcome = stored(list(unique.values()), store)
     except KeyboardInterrupt:
         done = sum(store.state(run) == "done" for run in unique.values())
         _say(f"interrupted: {done} of {len(unique)} runs are stored; the same command goes on")
         return 130
+    outcome.records = ready | outcome.records
     items, notes = _items(plan, outcome, _Desk(out / "figures", refresh))
+    notes += _network_notes(plan, size)
     if seeds is not None:
         notes.append(f"made with {seeds} seeds instead of the number fixed in each experiment")
     rows = _rows(items)
     claims = [claim for item in items for claim in item.claims]
     command = "antipgd paper" + (f" --only {','.join(plan)}" if names else "")
     command += f" --seeds {seeds}" if seeds is not None else ""
+    command += f" --scale {scale}" if scale is not None else ""
     made = {key: str(value) for key, value in provenance().items() if key != "time"}
     slips = [Erratum(s.where, s.printed, s.right, s.shown_by()) for s in SLIPS] if not names else []
     html = page(items, rows=rows, notes=notes, provenance=made, command=command, errata=slips)

@@ -33,19 +33,23 @@ class Results:
         return np.array([_last(record, measure, place) for record in self.select(**wanted)])
 
     def curves(self, measure: str, place: str = "w", **wanted: Any) -> tuple[Values, Values]:
-        """The steps, and the values by seed and step; infinite from where a run diverged.
+        """The steps, and the values by seed and step; infinite from where a run diverged, not a
+        number where it was not measured at the place.
 
         For runs that were all measured at the same steps.
         """
         records = self.select(**wanted)
         steps = np.array(records[0].run.measure)
-        table = np.full((len(records), len(steps)), np.inf)
+        table = np.full((len(records), len(steps)), np.nan)
         for row, record in zip(table, records, strict=True):
             assert record.run.measure == records[0].run.measure
             measured, values = record.column(measure, place)
-            row[: len(values)] = values[: len(steps)]
-            if record.left_at is not None:
-                row[len(measured) - 1 :] = np.nan
+            if record.left_at is not None:  # the last row is where it left
+                measured, values = measured[:-1], values[:-1]
+            there = np.isin(measured, steps)
+            row[np.searchsorted(steps, measured[there])] = values[there]
+            if record.diverged_at is not None:
+                row[steps >= record.diverged_at] = np.inf
         return steps, table
 
     def diverged(self, **wanted: Any) -> tuple[int, int]:
@@ -65,4 +69,6 @@ def _last(record: Record, measure: str, place: str) -> float:
     if record.status == "diverged":
         return float("inf")
     _, values = record.column(measure, place)
+    if not len(values):
+        raise LookupError(f"{record.run.method} has no measurements at {place!r}")
     return float(values[-1])

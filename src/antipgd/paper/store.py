@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 import antipgd
 from antipgd.paper.problems import problem_class
-from antipgd.paper.record import Failure, Record, failure_from, record_from
-from antipgd.paper.spec import RESULTS_VERSION, Run
+from antipgd.paper.record import Failure, Record, Spec, failure_from, record_from
+from antipgd.paper.spec import RESULTS_VERSION
+from antipgd.paper.training import Training
 
 FORMAT = 1  # of the files, not of what is in them
 _ABANDONED_SECONDS = 24 * 3600
@@ -97,15 +98,17 @@ def provenance() -> dict[str, Any]:
         "antipgd": antipgd.__version__,
         "code": code_digest(),
         "python": platform.python_version(),
-        **{package: _version_of(package) for package in ("numpy", "numba")},
+        **{package: _version_of(package) for package in ("numpy", "numba", "torch")},
         "platform": platform.platform(),
         "processor": _processor(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def _versions(run: Run) -> dict[str, int]:
+def _versions(run: Spec) -> dict[str, int]:
     """The versions of the code that a run's result depends on."""
+    if isinstance(run, Training):
+        return run.versions
     try:
         return {"results": RESULTS_VERSION, "problem": problem_class(run.problem).version}
     except ValueError as error:
@@ -171,7 +174,7 @@ class Store:
             hint = "; make room and run the same command again, it goes on" if full else ""
             raise StoreError(f"cannot write {path}: {error.strerror}{hint}") from error
 
-    def _put(self, kind: str, run: Run, body: str) -> None:
+    def _put(self, kind: str, run: Spec, body: str) -> None:
         header = json.dumps({"antipgd": kind, "format": FORMAT, "versions": _versions(run)})
         made = json.dumps(provenance(), sort_keys=True)
         content = f"{header}\n{body}\n{made}\n".encode()
@@ -218,7 +221,7 @@ class Store:
             raise StoreError(f"{path}: {why}; cannot move it aside: {error.strerror}") from error
         self._warn(f"{path}: {why}; moved to {target}, to be computed again")
 
-    def _read(self, kind: str, run: Run) -> _Found | None:
+    def _read(self, kind: str, run: Spec) -> _Found | None:
         path, current = self._path(kind, run.name), _versions(run)
         try:
             content = path.read_bytes()
@@ -250,22 +253,22 @@ class Store:
             )
         return _Found(result, versions == current, made)
 
-    def get(self, run: Run) -> Record | None:
+    def get(self, run: Spec) -> Record | None:
         """The record of a run; None if it is missing or stale."""
         found = self._read("record", run)
         return found.result if found is not None and found.current else None  # type: ignore[return-value]
 
-    def provenance(self, run: Run) -> dict[str, Any] | None:
+    def provenance(self, run: Spec) -> dict[str, Any] | None:
         """Which code made the record of a run, on what and when."""
         found = self._read("record", run)
         return None if found is None else found.made
 
-    def failure(self, run: Run) -> Failure | None:
+    def failure(self, run: Spec) -> Failure | None:
         """How a run failed, if the present code was what failed."""
         found = self._read("failure", run)
         return found.result if found is not None and found.current else None  # type: ignore[return-value]
 
-    def state(self, run: Run) -> str:
+    def state(self, run: Spec) -> str:
         """done, stale (made by other code), failed or missing."""
         found = self._read("record", run)
         if found is not None and found.current:

@@ -20,9 +20,9 @@ from antipgd.noise.taps import as_taps
 from antipgd.paper.figures import rendered, sweep_figure
 from antipgd.paper.pipeline import Outcome, complete
 from antipgd.paper.problems import Problem, Setting, name_of, nearest
-from antipgd.paper.record import Record
+from antipgd.paper.record import Record, Spec, spec_from
 from antipgd.paper.run.stepping import RELAX_STEPS
-from antipgd.paper.spec import METHODS, POINTS, Run, make_run, measured_steps, run_from
+from antipgd.paper.spec import METHODS, POINTS, Run, make_run, measured_steps
 from antipgd.paper.store import Store, StoreError, StoreUsageError, make_folder, write_atomically
 from antipgd.paper.table import summary, table
 
@@ -298,7 +298,7 @@ def open_store(out: Path, warn: Any = lambda message: None) -> Store:
     return Store(out / "store", warn)
 
 
-def write_plan(out: Path, runs: Sequence[Run]) -> None:
+def write_plan(out: Path, runs: Sequence[Spec]) -> None:
     """Say which runs the folder is about, for `antipgd status`."""
     lines = [run.canonical() for run in runs]
     _write(out / "plan.json", ("[\n" + ",\n".join(lines) + "\n]\n").encode())
@@ -317,10 +317,10 @@ def replaced(out: Path, runs: Sequence[Run]) -> str | None:
     return f"replaces the {what} of another sweep in {out}; its runs stay in the store"
 
 
-def read_plan(out: Path) -> list[Run]:
+def read_plan(out: Path) -> list[Spec]:
     """The runs a folder is about."""
     try:
-        return [run_from(values) for values in json.loads((out / "plan.json").read_bytes())]
+        return [spec_from(values) for values in json.loads((out / "plan.json").read_bytes())]
     except FileNotFoundError:
         raise StoreUsageError(f"{out} has no plan.json: no sweep was started there") from None
     except OSError as error:

@@ -266,7 +266,7 @@ class Noise:
         if self._rests():
             return
         self._refuse_inside_clean("optimizer.step()")
-        started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        started = torch.cuda.is_initialized()
         if started and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 "noise cannot be captured in a CUDA graph: every replay would repeat one draw"

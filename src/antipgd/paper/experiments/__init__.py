@@ -2,14 +2,17 @@
 
 An experiment is a module with a docstring that is its claim, the number `SEEDS` fixed beforehand,
 and three functions: `runs(seeds)`, `claims(results)`, `plot(results)`. It holds numbers, no
-mechanism.
+mechanism. Those on networks come at several scales, which fix their seeds: `runs(seeds, scale)`.
 """
 
 import importlib
 from collections.abc import Sequence
 from types import ModuleType
 
+from antipgd.paper.experiments.scales import Scale, scale_named
 from antipgd.paper.problems import nearest
+from antipgd.paper.record import Spec
+from antipgd.paper.training import Training
 
 EXPERIMENTS = (
     "anticorrelation",
@@ -26,18 +29,27 @@ EXPERIMENTS = (
     "trace_predicts_test",
     "label_noise",
     "clock",
+    "find_sigma",
     "valley_paths",
     "valley_exit",
     "pgd_diverges",
     "valley_v_only",
     "one_hidden_unit",
+    "cifar",
+    "recover",
+    "anti_sgd_network",
     "implicit_bias",
     "cond_variance",
     "implicit_reg",
     "pac_bayes",
+    "pac_bayes_digits",
     "moments",
     "valley_theory",
 )
+
+
+NETWORKS = ("cifar", "recover", "anti_sgd_network")
+SHOWN_SCALE = "small"  # whose records ship with the package
 
 
 def load(name: str) -> ModuleType:
@@ -63,3 +75,17 @@ def choose(names: Sequence[str] | None) -> list[str]:
     for name in wanted:
         load(name)
     return [name for name in EXPERIMENTS if name in wanted]
+
+
+def runs_of(name: str, seeds: int | None = None, scale: Scale | None = None) -> list[Spec]:
+    """The runs of an experiment; `scale` is that of experiments on networks."""
+    module = load(name)
+    if name in NETWORKS:
+        return [*module.runs(seeds, scale or scale_named(SHOWN_SCALE))]
+    return [*module.runs(module.SEEDS if seeds is None else seeds)]
+
+
+def network_runs(scale: str) -> list[Training]:
+    """All trainings of a scale, as its experiments ask for them."""
+    found = [run for name in NETWORKS for run in runs_of(name, scale=scale_named(scale))]
+    return [run for run in found if isinstance(run, Training)]

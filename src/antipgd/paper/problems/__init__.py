@@ -10,6 +10,7 @@ import importlib
 import typing
 from collections.abc import Mapping
 
+from antipgd.paper.problems.digits_classifier import DigitsClassifier
 from antipgd.paper.problems.matrix_sensing import MatrixSensing
 from antipgd.paper.problems.one_hidden_unit import OneHiddenUnit
 from antipgd.paper.problems.problem import Problem
@@ -21,6 +22,7 @@ PROBLEMS: dict[str, type[Problem]] = {
     "matrix_sensing": MatrixSensing,
     "widening_valley": WideningValley,
     "one_hidden_unit": OneHiddenUnit,
+    "digits_classifier": DigitsClassifier,
 }
 _own: dict[str, type[Problem]] = {}
 
@@ -50,8 +52,9 @@ def name_of(problem: str | type[Problem]) -> str:
 
 def problem_class(name: str) -> type[Problem]:
     """The class behind a name."""
-    if name in PROBLEMS or name in _own:
-        return PROBLEMS.get(name) or _own[name]
+    known = PROBLEMS | _own
+    if name in known:
+        return known[name]
     module, colon, path = name.partition(":")
     if not colon:
         raise ValueError(
@@ -105,6 +108,7 @@ def settings_of(problem: Problem) -> dict[str, Setting]:
 
 __all__ = [
     "PROBLEMS",
+    "DigitsClassifier",
     "MatrixSensing",
     "OneHiddenUnit",
     "Problem",

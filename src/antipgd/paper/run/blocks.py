@@ -48,7 +48,8 @@ class Block:
     @cached_property
     def has_kernel(self) -> bool:
         """Whether compiled code does the steps: only where it is the problem's very own."""
-        return type(self.problem) in PROBLEMS.values()
+        own = type(self.problem)
+        return own in PROBLEMS.values() and own.compiled is not Problem.compiled
 
     @cached_property
     def start(self) -> Array:

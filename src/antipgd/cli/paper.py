@@ -1,0 +1,133 @@
+"""`antipgd paper`, and what can be asked of its folder or a sweep's: status, report, list."""
+
+import argparse
+import dataclasses
+import textwrap
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from antipgd.cli.usage import UsageError, check_threads, say, show_failures, words
+
+# Formula, settings, and what --leave watches.
+_ABOUT = {
+    "quadratic_regression": "L(w) = |X(w*w) - y|^2 / 4n; d: weights, n: Gaussian examples, "
+    "nonzero: ones in the target, test: held-out examples, init: every weight at the start; "
+    "nothing is watched",
+    "matrix_sensing": "L(U) = sum_i (<A_i, UU'> - y_i)^2 / 2 measurements; n: U is n x n, rank: of "
+    "the target, measurements: to train on, test: held out, label_noise: its standard deviation, "
+    "scaling: unit (target of norm 1) or raw; nothing is watched",
+    "widening_valley": "L(u, v) = v^2 |u|^2 / 2; d: dimensions of u, D: |u|^2 at the start, "
+    "v: v at the start; --leave watches |u|^2 at w",
+    "one_hidden_unit": "L(u, v) = sum_i (y_i - v u'x_i)^2 / 2 samples; m: relevant features, "
+    "d: spurious ones, samples: how many (0: the population), signal: norm of the target, "
+    "D: |u|^2 at the start, v: v at the start; --leave watches |spurious part of u|^2 at w",
+    "digits_classifier": "L(w) = mean cross-entropy of one layer of tanh units on scikit-learn's "
+    "8 x 8 digits; hidden: units, n: images to train on, test: held-out images, init: scale of the "
+    "starting weights; nothing is watched, labels cannot be shifted",
+}
+
+
+def add_commands(commands: Any) -> None:
+    """`antipgd paper`, `status`, `report` and `list`."""
+    _add_paper(commands)
+    status = commands.add_parser("status", help="what is done, missing, failed or stale")
+    status.add_argument(
+        "--out", type=Path, default=Path("results"), help="of a sweep (default: results)"
+    )
+    status.set_defaults(command=_status)
+    report = commands.add_parser("report", help="write the page anew from what is stored")
+    report.add_argument("--out", type=Path, default=Path("results"))
+    report.set_defaults(command=_report)
+    listing = commands.add_parser("list", help="problems with their settings, and methods")
+    listing.set_defaults(command=_list)
+
+
+def _add_paper(commands: Any) -> None:
+    parser = commands.add_parser(
+        "paper",
+        help="reproduce the paper: run what is missing, judge, draw, write the page",
+        description="Run what is missing of the paper's small experiments, judge every claim, draw "
+        "every figure and write OUT/report.html. An interrupted command goes on where it stopped.",
+    )
+    parser.add_argument("--only", action="append", metavar="NAME,...", help="see `antipgd list`")
+    parser.add_argument(
+        "--seeds", type=int, help="fewer or more seeds than planned; said on the page"
+    )
+    parser.add_argument(
+        "--scale",
+        help="train the networks, too: smoke, digits, small, medium or paper (default: they are "
+        "judged from the records that ship with the package)",
+    )
+    parser.add_argument("--device", default="cpu", help="of the networks: cpu (default) or cuda")
+    parser.add_argument("--threads", type=int, help="default: all processors")
+    parser.add_argument("--retry", action="store_true", help="try failed runs again")
+    parser.add_argument("--refresh", action="store_true", help="draw all figures anew")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and its cost")
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.set_defaults(command=_paper)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from antipgd.paper.reproduce import reproduce
+
+    return reproduce(out=options.out, run=False)
+
+
+def _paper(options: argparse.Namespace) -> int:
+    from antipgd.paper.reproduce import reproduce, show_plan
+
+    check_threads(options.threads)
+    names = None if options.only is None else words(options.only)
+    try:
+        if options.dry_run:
+            return show_plan(names, options.seeds, options.out, options.threads, options.scale)
+        return reproduce(
+            names,
+            seeds=options.seeds,
+            out=options.out,
+            threads=options.threads,
+            retry=options.retry,
+            refresh=options.refresh,
+            scale=options.scale,
+            device=options.device,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _status(options: argparse.Namespace) -> int:
+    from antipgd.paper.store import Store, StoreUsageError
+    from antipgd.paper.sweep import read_plan
+
+    if not options.out.is_dir():
+        raise StoreUsageError(f"{options.out} is not a folder with results")
+    runs = read_plan(options.out)
+    store = Store(options.out / "store", say)
+    found = {run.name: store.state(run) for run in runs}
+    states = Counter(found.values())
+    for state in ("done", "missing", "failed", "stale"):
+        print(f"{state:8} {states[state]:6}")
+    failures = [store.failure(run) for run in runs if found[run.name] == "failed"]
+    show_failures(failures, print)
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    from antipgd.paper import METHODS, PROBLEMS
+    from antipgd.paper.experiments import EXPERIMENTS, title_of
+    from antipgd.paper.experiments.scales import SCALES
+
+    print("problems, with their settings:")
+    for name, cls in PROBLEMS.items():
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        print(f"  {name}  " + " ".join(f"{field.name}={field.default}" for field in fields))
+        print(textwrap.fill(_ABOUT[name], 100, initial_indent="    ", subsequent_indent="    "))
+    print("methods: " + ", ".join(METHODS))
+    print("experiments of the paper:")
+    for name in EXPERIMENTS:
+        print(f"  {name}  {title_of(name)}")
+    print("scales of the experiments on networks:")
+    for scale in SCALES.values():
+        print(f"  {scale.name}  {scale.about}")
+    return 0

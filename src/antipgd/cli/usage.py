@@ -1,0 +1,76 @@
+"""What all commands share: messages, mistakes in a command, and how values are written."""
+
+import argparse
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+
+class UsageError(Exception):
+    """Something the user can put right in the command."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Mistakes in the command are raised, not printed over a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def say(message: str) -> None:
+    """To the user, beside the results."""
+    print(message, file=sys.stderr)
+
+
+def whole(text: str) -> int:
+    """A whole number, also as 1e4."""
+    try:
+        number = float(text)
+        if number == int(number):
+            return int(text) if re.fullmatch(r"[+-]?\d+", text) else int(number)
+    except (ValueError, OverflowError):
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+
+
+def words(texts: Sequence[str]) -> list[str]:
+    """Comma-separated names, of an option that may be repeated."""
+    return [word.strip() for text in texts for word in text.split(",") if word.strip()]
+
+
+def duration(seconds: float) -> str:
+    """In the unit in which one thinks of it."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse what is no number of threads or processes."""
+    if threads is not None and threads < 1:
+        raise UsageError(f"--threads must be at least 1; got {threads}")
+
+
+def _place(traceback: str) -> str:
+    """The last line of the user's own code in a traceback, as file:line."""
+    package = str(Path(__file__).parents[1])
+    frames = re.findall(r'File "([^"]+)", line (\d+)', traceback)
+    own = [f"{file}:{line}" for file, line in frames
+           if not file.startswith((package, "<")) and "site-packages" not in file
+           and not file.startswith(sys.base_prefix)]  # fmt: skip
+    return f" ({own[-1]})" if own else ""
+
+
+def show_failures(failures: Iterable[Any], say: Callable[[str], None]) -> None:
+    """Failures with the same reason at the same place together."""
+    alike: dict[str, list] = defaultdict(list)
+    for failure in failures:
+        alike[f"{failure.reason}{_place(failure.traceback)}"].append(failure.run)
+    for reason, runs in alike.items():
+        first = runs[0]
+        which = f"{first.method} lr={first.lr} sigma={first.sigma} seed={first.seed}"
+        others = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        say(f"failed: {which}{others}: {reason}")

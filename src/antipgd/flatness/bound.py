@@ -1,0 +1,176 @@
+"""thm:pac for a network: a bound on its loss on new data, with noise on its weights.
+
+The formula and its proof's conditions are in `antipgd.theory.pac_bayes`; here a model, its data and
+a prior are turned into what it asks for.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from antipgd.flatness.objective import MEMORY, Objective, Parameters, measuring
+from antipgd.flatness.probes import SHARPNESS
+from antipgd.noise.stream import canonical_name
+from antipgd.theory import pac_bayes
+from antipgd.theory.pac_bayes import Bound
+
+Array = NDArray[np.float64]
+Prior = float | Tensor | nn.Module | Mapping[str, Tensor] | Iterable[Tensor]
+
+
+class _Mean:
+    """The mean of the losses by example, checked; remembers how many there were."""
+
+    def __init__(self, losses: Callable[..., Tensor]) -> None:
+        self.losses, self.examples = losses, 0
+
+    def __call__(self, *batch: Any) -> Tensor:
+        values = self.losses(*batch)
+        if not isinstance(values, Tensor) or values.dim() != 1 or not len(values):
+            got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(f"losses must return one loss per example, of shape (n,); got {got}")
+        low, high = float(values.min()), float(values.max())
+        if not (low >= 0 and high <= 1):
+            raise ValueError(
+                f"losses must lie in [0, 1]: use the 0-1 error or clip them; got values from "
+                f"{low:.3g} to {high:.3g}"
+            )
+        self.examples = len(values)
+        return values.double().mean()
+
+
+def pac_bayes_bound(
+    losses: Callable[..., Tensor],
+    params: Parameters,
+    batches: Iterable[Any] | None,
+    prior: Prior,
+    *,
+    s_grid: Sequence[float],
+    lambda_grid: Sequence[float],
+    delta: float = 0.05,
+    draws: int = 100,
+    printed: bool = False,
+    seed: int = 0,
+    batch_norm: str | None = None,
+    float64: bool = False,
+    memory: float = MEMORY,
+    distributed: bool = False,
+) -> Bound:
+    """With probability ≥ 1 − `delta`, the mean loss of w + sξ on new data is at most `total`.
+
+    You owe it that `prior`, `s_grid`, `lambda_grid` and all of the model that is not in `params`
+    (frozen layers, statistics of batch norms) were fixed before the data were seen, and that the
+    examples are independent. This cannot be checked here: a prior at the trained weights gives no
+    bound at all; the weights at initialisation, or zero, are honest ones.
+
+    `losses(batch)` gives one loss in [0, 1] for each example, such as the 0-1 error. `prior` is 0,
+    a flat tensor, tensors in the order of `params`, a state dict or a module. Each of the `draws`
+    is a pass over the data for each s; `sampling` of the result is what so few of them cost.
+    `printed` uses the paper's λ/2M in place of λ/8n. The other arguments are those of
+    `hessian_trace`; batch norms must not be in training mode, where a loss is not of one example.
+
+    >>> import torch
+    >>> w, x = torch.zeros(1), torch.arange(-50.0, 51.0).reshape(-1, 1)
+    >>> bound = pac_bayes_bound(
+    ...     lambda batch: (batch @ w > 60).float(), [w], [x], 0, s_grid=[0.5], lambda_grid=[200])
+    >>> print(f"{bound.empirical + bound.sampling:.3f} {bound.total:.3f}")
+    0.163 0.426
+    """
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
+        raise ValueError(f"draws must be a whole number >= 1; got {draws!r}")
+    pac_bayes.pac_bayes_bound(lambda s: 0.0, [0], [0], s_grid, lambda_grid, 1, delta)  # its checks
+    mean = _Mean(losses)
+    with measuring(
+        mean, params, batches, batch_norm=batch_norm, float64=float64, memory=memory,
+        distributed=distributed,
+    ) as objective:  # fmt: skip
+        if objective.batch_norm in ("train", "mixed"):
+            raise ValueError(
+                "batch norms are in training mode, where the loss of an example depends on the "
+                "others: call model.eval() or pass batch_norm='eval'"
+            )
+        centre = _prior(objective, prior)
+        count = _count(objective, mean, counted=batches is not None)
+
+        def empirical(s: float) -> Array:
+            return _losses_under_noise(objective, s, int(draws), seed)
+
+        w = objective.flat().double().cpu().numpy()
+        return pac_bayes.pac_bayes_bound(
+            empirical, w, centre, s_grid, lambda_grid, count, delta, printed=printed
+        )
+
+
+def _losses_under_noise(objective: Objective, s: float, draws: int, seed: int) -> Array:
+    """The mean loss at each draw from N(w, s²I): independent, and common to all s."""
+    probes, rows = objective.probes(seed, "gaussian"), objective.rows_at_once(matrices=3)
+    parts = [
+        objective.values_at(probes.rows(SHARPNESS, first, min(rows, draws - first)), [s])[:, 0]
+        for first in range(0, draws, rows)
+    ]
+    return np.minimum(np.concatenate(parts), 1.0)  # a mean of ones may round to more
+
+
+@torch.no_grad()
+def _count(objective: Objective, mean: _Mean, counted: bool) -> int:
+    """The number of examples; each must count alike in the mean over batches."""
+    total = 0
+    for weight, batch in objective.batches():
+        objective.loss(batch)
+        if counted and mean.examples != weight:
+            raise ValueError(
+                f"losses gave {mean.examples} values for a batch of {weight:g} examples (the "
+                f"first axis of the first tensor in it); there must be one for each"
+            )
+        total += mean.examples
+    return total
+
+
+def _prior(objective: Objective, prior: Prior) -> Array:
+    """The prior's centre, laid end to end like the parameters."""
+    if isinstance(prior, int | float) and prior == 0:
+        return np.zeros(objective.size)
+    if isinstance(prior, Tensor):
+        parts = [prior]
+        if prior.shape != (objective.size,):
+            raise ValueError(
+                f"a flat prior must have shape ({objective.size},); got {tuple(prior.shape)}"
+            )
+    elif isinstance(prior, nn.Module | Mapping):
+        parts = _named_parts(objective, prior)
+    elif isinstance(prior, Iterable):
+        parts = _matching(objective, list(prior))
+    else:
+        raise TypeError(
+            f"prior must be 0, a flat tensor, tensors, a state dict or a module; got {prior!r}"
+        )
+    flat = torch.cat([part.detach().reshape(-1).double().cpu() for part in parts])
+    if not bool(flat.isfinite().all()):
+        raise ValueError("prior must be finite; it holds numbers that are not")
+    return flat.numpy()
+
+
+def _named_parts(objective: Objective, prior: nn.Module | Mapping[str, Tensor]) -> list[Tensor]:
+    pairs = prior.named_parameters() if isinstance(prior, nn.Module) else prior.items()
+    named = {canonical_name(name): tensor for name, tensor in pairs}
+    missing = [name for name in objective.names if name not in named]
+    if missing:
+        raise ValueError(f"prior has no parameter {missing[0]!r}; it has {', '.join(named)}")
+    return _matching(objective, [named[name] for name in objective.names])
+
+
+def _matching(objective: Objective, parts: list[Any]) -> list[Tensor]:
+    if len(parts) != len(objective.tensors):
+        raise ValueError(
+            f"prior must hold {len(objective.tensors)} tensors, one for each parameter; "
+            f"got {len(parts)}"
+        )
+    for name, part, own in zip(objective.names, parts, objective.tensors, strict=True):
+        if not isinstance(part, Tensor) or part.shape != own.shape:
+            got = tuple(part.shape) if isinstance(part, Tensor) else repr(part)
+            raise ValueError(f"prior of {name!r} must have shape {tuple(own.shape)}; got {got}")
+    return parts

@@ -1,0 +1,547 @@
+"""The loss as a function of its parameters: L(w) = mean of loss(batch) over the batches.
+
+Values, and products of the Hessian with many vectors at once. Batches are streamed: the graph of a
+batch lives while its products are taken. Each batch counts by its number of examples (the first
+axis of the first tensor in it), so that unequal batches of a mean loss give the mean over all
+examples; where no tensor is found all count alike.
+"""
+
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from antipgd.flatness.probes import Probes
+from antipgd.flatness.state import generator_states, same_values, undisturbed
+from antipgd.noise.stream import canonical_name
+
+Loss = Callable[..., Tensor]
+Parameters = nn.Module | Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
+BATCH_NORMS = ("eval", "train", "estimated")
+MEMORY = 2 * 2**30
+_VECTORISED = 10_000  # parameters up to which one vectorised product beats a loop (ran)
+_ROWS = 64
+_NOT_GIVEN = object()  # in place of a batch, for a loss without argument
+_FIXED = (
+    "switch off shuffling and augmentation (shuffle=False), or pass list(batches) to measure on "
+    "one fixed draw of them"
+)
+_RANDOM = "switch off dropout and other randomness of the model, for instance by model.eval()"
+_SAME_LOSS = {torch.float32: 1e-5, torch.float64: 1e-12}  # kernels may add in another order
+
+
+class NotDeterministicError(ValueError):
+    """Model or data do not give the same loss twice, so there is no Hessian to speak of."""
+
+
+def named_tensors(params: Parameters) -> dict[str, Tensor]:
+    """The parameters by name: the trainable ones of a module, else the tensors given."""
+    if isinstance(params, nn.Module):
+        trainable = {k: p for k, p in params.named_parameters() if p.requires_grad}
+        params = trainable
+    if isinstance(params, Tensor):
+        raise TypeError("params must be a module or several tensors; got one tensor, pass [tensor]")
+    pairs: list[tuple[Any, Any]] = (
+        list(params.items())
+        if isinstance(params, Mapping)
+        else [v if isinstance(v, tuple) and _named(v) else (k, v) for k, v in enumerate(params)]
+    )
+    named = {canonical_name(name): tensor for name, tensor in pairs}
+    if len(named) < len(pairs):
+        names = [canonical_name(name) for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two parameters have the name {twice!r}, which their probes come from")
+    return _checked(named)
+
+
+def _named(entry: tuple[Any, ...]) -> bool:
+    return len(entry) == 2 and isinstance(entry[0], str)
+
+
+def _checked(named: dict[str, Tensor]) -> dict[str, Tensor]:
+    if not named:
+        raise ValueError("params is empty: there must be a tensor, or a module that trains one")
+    for name, tensor in named.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"params must hold tensors; {name!r} is a {type(tensor).__name__}")
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise TypeError(
+                f"parameter {name!r} is {tensor.dtype}; accepted are float32 and float64 "
+                f"(second derivatives need the precision)"
+            )
+        if tensor.is_inference():
+            raise ValueError(
+                f"parameter {name!r} was made under inference_mode, which leaves it without "
+                f"derivatives; make the model outside"
+            )
+        if not tensor.is_leaf:
+            raise ValueError(f"parameter {name!r} is computed from other tensors; pass those")
+        if hasattr(tensor, "device_mesh"):
+            raise TypeError(f"parameter {name!r} is sharded; pass an unsharded model")
+    if len({id(tensor) for tensor in named.values()}) < len(named):
+        raise ValueError("a tensor is listed twice in params")
+    if not sum(tensor.numel() for tensor in named.values()):
+        raise ValueError("all tensors in params are empty; there must be at least one element")
+    kinds = {(tensor.dtype, tensor.device) for tensor in named.values()}
+    if len(kinds) > 1:
+        raise TypeError(
+            f"parameters must share one dtype and device; got {sorted(map(str, kinds))}"
+        )
+    return named
+
+
+def tensors_in(batch: Any) -> Iterator[Tensor]:
+    """The tensors of a batch, whatever lists, tuples and dictionaries they are in."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for part in batch.values():
+            yield from tensors_in(part)
+    elif isinstance(batch, list | tuple):
+        for part in batch:
+            yield from tensors_in(part)
+
+
+def _converted(batch: Any, convert: Callable[[Tensor], Tensor]) -> Any:
+    """The batch with its tensors converted; the batch itself where none changes."""
+    if isinstance(batch, Tensor):
+        return convert(batch)
+    if isinstance(batch, Mapping):
+        found = {key: _converted(part, convert) for key, part in batch.items()}
+        return found if any(found[key] is not batch[key] for key in found) else batch
+    if not isinstance(batch, list | tuple):
+        return batch
+    parts = [_converted(part, convert) for part in batch]
+    if all(new is old for new, old in zip(parts, batch, strict=True)):
+        return batch
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+
+
+def _differentiable(tensor: Tensor) -> Tensor:
+    """Tensors made under inference_mode cannot take part in a graph; a copy can."""
+    return tensor.clone() if tensor.is_inference() else tensor
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else _differentiable(tensor)
+
+
+def _examples(batch: Any) -> int:
+    return next((len(tensor) for tensor in tensors_in(batch) if tensor.dim() > 0), 1)
+
+
+def _same(one: Any, other: Any) -> bool:
+    pairs = list(tensors_in(one)), list(tensors_in(other))
+    return len(pairs[0]) == len(pairs[1]) and all(
+        same_values(a, b) for a, b in zip(*pairs, strict=True)
+    )
+
+
+def _operations(outputs: Iterable[Tensor]) -> set[str]:
+    """Names of the operations in the graph behind some tensors."""
+    waiting: list[Any] = [tensor.grad_fn for tensor in outputs]
+    seen: set[Any] = {None}
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return {node.name() for node in seen - {None}}
+
+
+class Objective:
+    """The loss over all batches at the parameters' present values. Made by `measuring`."""
+
+    def __init__(
+        self,
+        loss: Loss,
+        named: dict[str, Tensor],
+        batches: Iterable[Any] | None,
+        *,
+        float64: bool = False,
+        memory: int = MEMORY,
+        ranks: bool = False,
+    ) -> None:
+        self._loss, self._batches, self._float64 = loss, batches, float64
+        self.names = list(named)
+        self.tensors = list(named.values())
+        self.sizes = [tensor.numel() for tensor in self.tensors]
+        self.size = sum(self.sizes)
+        self.memory, self.ranks = memory, ranks
+        self.products_taken = 0
+        self.batch_norm = "none"
+        self._mean: float | None = None  # of the loss, in the pass before
+        self._graph = 0  # bytes that a graph keeps
+        self._operations: set[str] = set()
+        self._one_by_one = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters, and so of the products."""
+        return self.tensors[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of the parameters."""
+        return self.tensors[0].device
+
+    def probes(self, seed: int, law: str = "rademacher") -> Probes:
+        """Probe vectors for these parameters."""
+        return Probes(seed, self.names, self.sizes, self.dtype, self.device, law)
+
+    def batches(self) -> Generator[tuple[float, Any]]:
+        """Each batch with the weight it has in the mean."""
+        if self._batches is None:
+            yield 1.0, _NOT_GIVEN
+            return
+        for batch in self._batches:
+            convert = _double if self._float64 else _differentiable
+            yield float(_examples(batch)), _converted(batch, convert)
+
+    def loss(self, batch: Any, *, finite: bool = True) -> Tensor:
+        """The loss of one batch, checked; also for being finite, unless told not to."""
+        value = self._loss() if batch is _NOT_GIVEN else self._loss(batch)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"loss must return a tensor with one element; got {shape}")
+        if finite and not bool(torch.isfinite(value)):
+            raise ValueError(f"loss is {value.item()}; a Hessian needs a finite one")
+        return value.reshape(())
+
+    @torch.no_grad()
+    def value(self) -> float:
+        """L(w)."""
+        total, weights = 0.0, 0.0
+        for weight, batch in self.batches():
+            total += weight * float(self.loss(batch))
+            weights += weight
+        return total / weights
+
+    @torch.no_grad()
+    def flat(self) -> Tensor:
+        """A copy of the parameters, laid end to end."""
+        return torch.cat([tensor.detach().reshape(-1) for tensor in self.tensors])
+
+    def pieces(self, flat: Tensor) -> list[Tensor]:
+        """The last axis of `flat` cut into the parameters' shapes; leading axes stay."""
+        lead = flat.shape[:-1]
+        cut = flat.split(self.sizes, dim=-1)
+        return [part.reshape(*lead, *t.shape) for part, t in zip(cut, self.tensors, strict=True)]
+
+    @contextmanager
+    def moved(self, displacement: Tensor) -> Generator[None]:
+        """The parameters displaced by a flat vector; their own bits come back after."""
+        kept, mean = [tensor.detach().clone() for tensor in self.tensors], self._mean
+        self._mean = None
+        try:
+            with torch.no_grad():
+                for tensor, part in zip(self.tensors, self.pieces(displacement), strict=True):
+                    tensor.add_(part)
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, own in zip(self.tensors, kept, strict=True):
+                    tensor.copy_(own)
+            self._mean = mean
+
+    @torch.no_grad()
+    def values_at(self, directions: Tensor, factors: Sequence[float]) -> NDArray[np.float64]:
+        """L(w + f·v) for each row v and factor f, infinite where it is not finite.
+
+        The data are gone through once. With `ranks`, each rank takes its share of the rows.
+        """
+        own, stride = 0, 1
+        if self.ranks:
+            own, stride = dist.get_rank(), dist.get_world_size()
+        total, weights = np.zeros((len(directions), len(factors))), 0.0
+        for weight, batch in self.batches():
+            for row in range(own, len(directions), stride):
+                for column, factor in enumerate(factors):
+                    with self.moved(factor * directions[row]):
+                        value = float(self.loss(batch, finite=False))
+                    total[row, column] += weight * value if math.isfinite(value) else math.inf
+            weights += weight
+        if self.ranks:
+            shared = torch.from_numpy(total).to(self.device)
+            dist.all_reduce(shared)
+            total = shared.cpu().numpy()
+        return total / weights
+
+    def products(self, vectors: Tensor) -> Tensor:
+        """H·v for each row v; with `ranks`, each rank takes its share of the rows."""
+        self.products_taken += len(vectors)
+        if any(name.endswith("::Error") for name in self._operations):
+            raise ValueError(
+                "loss has an operation that can be differentiated only once, which would leave "
+                "its part of the Hessian out; write it with torch operations"
+            )
+        found = self._shared_products(vectors) if self.ranks else self._own_products(vectors)
+        if not bool(torch.isfinite(found).all()):
+            raise ValueError(
+                "a product with the Hessian is not finite though the loss is: it has no second "
+                "derivative here (a root or a norm at zero?) or it overflows (float64=True?)"
+            )
+        return found
+
+    def rows_at_once(self, matrices: int) -> int:
+        """How many vectors fit into memory if each is there in so many copies."""
+        fitting = self.memory // (matrices * self.size * self.tensors[0].element_size())
+        return int(min(_ROWS, max(1, fitting)))
+
+    def _shared_products(self, vectors: Tensor) -> Tensor:
+        """Row k is rank k mod world's: the same products as on one rank, whatever their number."""
+        world, rank = dist.get_world_size(), dist.get_rank()
+        result = torch.zeros_like(vectors)
+        result[rank::world] = self._own_products(vectors[rank::world])
+        dist.all_reduce(result)  # every element has one non-zero term, so nothing is rounded
+        return result
+
+    def _own_products(self, vectors: Tensor) -> Tensor:
+        rows = self.rows_at_once(matrices=2)
+        parts = [self._products(part) for part in vectors.split(rows) if len(part)]
+        return torch.cat(parts) if parts else vectors
+
+    def _products(self, vectors: Tensor) -> Tensor:
+        total, mean, weights = torch.zeros_like(vectors), 0.0, 0.0
+        for weight, batch in self.batches():
+            value = self.loss(batch)
+            self._add_products(total, self._gradient(value), vectors, weight)
+            mean, weights = mean + weight * value.item(), weights + weight
+            del value  # lest its graph outlive the next one's beginning
+        self._check_pass(mean / weights)
+        return total.div_(weights)
+
+    def _check_pass(self, mean: float) -> None:
+        """Every pass over the data must have the same loss; looking at it costs nothing."""
+        if self._mean is not None and self._differ(mean, self._mean):
+            raise NotDeterministicError(
+                f"the mean loss over the batches was {self._mean!r} and then {mean!r}: {_FIXED}"
+            )
+        self._mean = mean
+
+    def _differ(self, one: float, other: float) -> bool:
+        return abs(one - other) > _SAME_LOSS[self.dtype] * max(abs(one), abs(other))
+
+    def gradient_graph(self, batch: Any) -> list[Tensor]:
+        """The gradient of one batch's loss, with the graph that gives it its own derivatives."""
+        return self._gradient(self.loss(batch))
+
+    def _gradient(self, value: Tensor) -> list[Tensor]:
+        if not value.requires_grad:
+            raise ValueError(
+                "loss has no graph: it must be computed from params by torch operations, without "
+                "no_grad(), detach() or item()"
+            )
+        found = torch.autograd.grad(value, self.tensors, create_graph=True, allow_unused=True)
+        if all(part is None for part in found):
+            raise ValueError("loss does not depend on any of params")
+        return [torch.zeros_like(t) if g is None else g
+                for g, t in zip(found, self.tensors, strict=True)]  # fmt: skip
+
+    def _add_products(
+        self, total: Tensor, gradient: Sequence[Tensor], vectors: Tensor, weight: float
+    ) -> None:
+        """total += weight · Hv of one batch for each row v, all through one graph.
+
+        That saves the forward and the first backward pass for all rows but the first.
+        """
+        curved = [index for index, part in enumerate(gradient) if part.requires_grad]
+        if not curved:  # the loss is linear
+            return
+        rows = self._rows_through_a_graph()
+        for sums, part in zip(total.split(rows), vectors.split(rows), strict=True):
+            sums.add_(self._derivatives(gradient, curved, part), alpha=weight)
+
+    def _rows_through_a_graph(self) -> int:
+        """How many vectors at once; each makes the graph's tensors anew."""
+        small = self.size <= _VECTORISED or self.device.type == "cuda"
+        convolves = any("Convolution" in name for name in self._operations)
+        if self._one_by_one or not small or convolves:  # convolutions vectorise badly
+            return 1
+        return max(1, min(_ROWS, self.memory // max(1, self._graph)))
+
+    def _derivatives(self, gradient: Sequence[Tensor], curved: list[int], rows: Tensor) -> Tensor:
+        """Hv for each row v."""
+        if len(rows) > 1:
+            try:
+                return self._derivative(gradient, curved, rows)
+            except RuntimeError:  # some operations cannot be vectorised; one by one tells others
+                self._one_by_one = True
+        return torch.stack([self._derivative(gradient, curved, vector) for vector in rows])
+
+    def _derivative(self, gradient: Sequence[Tensor], curved: list[int], vectors: Tensor) -> Tensor:
+        """Hv of one vector, or of all rows at once."""
+        pieces, lead = self.pieces(vectors), vectors.shape[:-1]
+        found = torch.autograd.grad(
+            [gradient[i] for i in curved], self.tensors, [pieces[i] for i in curved],
+            retain_graph=True, allow_unused=True, is_grads_batched=bool(lead),
+        )  # fmt: skip
+        parts = [vectors.new_zeros(*lead, size) if part is None else part.reshape(*lead, size)
+                 for part, size in zip(found, self.sizes, strict=True)]  # fmt: skip
+        return torch.cat(parts, dim=-1)
+
+    def check_deterministic(self) -> None:
+        """Refuse a loss or data that change from one look to the next."""
+        first, again = (next(self.batches(), None) for _ in range(2))
+        if first is None:
+            raise ValueError("batches is empty; there must be at least one batch")
+        if again is None:
+            raise ValueError("batches can be gone through only once; pass list(batches)")
+        if not _same(first[1], again[1]):
+            raise NotDeterministicError(
+                f"the first batch is another one when batches is gone through again: {_FIXED}"
+            )
+        before = generator_states()
+        (one, gradient), (other, gradient_again) = (self._look(first[1]) for _ in range(2))
+        if self._differ(one, other):
+            raise NotDeterministicError(
+                f"the same batch has loss {one!r} and then {other!r}: {_RANDOM}"
+            )
+        if before != generator_states() and not _same(gradient, gradient_again):
+            raise NotDeterministicError(
+                f"the same batch has two gradients, and random numbers were drawn: {_RANDOM}"
+            )
+        if self.ranks:
+            self._check_ranks(one)
+
+    def _look(self, batch: Any) -> tuple[float, list[Tensor]]:
+        """Loss and gradient of a batch; counts the bytes that its graph keeps."""
+        known, self._graph = {t.data_ptr() for t in (*tensors_in(batch), *self.tensors)}, 0
+
+        def count(tensor: Tensor) -> Tensor:
+            self._graph += 0 if tensor.data_ptr() in known else tensor.nbytes
+            known.add(tensor.data_ptr())
+            return tensor.detach()  # itself, it would keep its own graph alive
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            value = self.loss(batch)
+            if not value.requires_grad:  # a rate of errors, say, which has values and no Hessian
+                return value.item(), []
+            found = torch.autograd.grad(value, self.tensors, create_graph=True, allow_unused=True)
+            self._operations = _operations(part for part in found if part is not None)
+            return value.item(), [part.detach() for part in found if part is not None]
+
+    def _check_ranks(self, loss: float) -> None:
+        """Refuse ranks that hold other models or other data."""
+        norm = float(self.flat().double().norm())
+        own = torch.tensor([self.size, norm, loss], dtype=torch.float64, device=self.device)
+        every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, own)
+        for what, values in zip(
+            ("number of parameters", "norm of the parameters", "loss of the first batch"),
+            torch.stack(every, 1).tolist(), strict=True,
+        ):  # fmt: skip
+            if any(self._differ(value, values[0]) for value in values):
+                raise ValueError(
+                    f"the ranks disagree on the {what}: {values}; with distributed=True every rank "
+                    f"needs the whole model and all of the data (no DistributedSampler)"
+                )
+
+
+def _batch_norms(modules: Iterable[nn.Module]) -> list[_BatchNorm]:
+    return [module for module in modules if isinstance(module, _BatchNorm)]
+
+
+def _mode_of(norms: Sequence[_BatchNorm]) -> str:
+    """What the batch norms do as they are found."""
+    batch_statistics = {norm.training or norm.running_mean is None for norm in norms}
+    if not batch_statistics:
+        return "none"
+    if len(batch_statistics) == 2:
+        return "mixed"
+    return "train" if batch_statistics == {True} else "eval"
+
+
+@torch.no_grad()
+def _estimate_statistics(objective: Objective, norms: Sequence[_BatchNorm]) -> None:
+    """Running statistics as plain averages over the batches, at the present weights."""
+    momenta = [norm.momentum for norm in norms]
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # torch's word for a cumulative average
+            norm.train()
+        for _, batch in objective.batches():
+            objective.loss(batch)
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+            norm.eval()
+
+
+def _set_batch_norm(objective: Objective, norms: Sequence[_BatchNorm], wanted: str | None) -> None:
+    if wanted is not None:
+        for norm in norms:
+            norm.train(wanted == "train")
+    objective.batch_norm = _mode_of(norms)
+    if wanted == "estimated" and norms:
+        _estimate_statistics(objective, [n for n in norms if n.running_mean is not None])
+        objective.batch_norm = "estimated" if objective.batch_norm == "eval" else "mixed"
+
+
+def _generators(batches: Any) -> list[torch.Generator]:
+    """Those that a DataLoader and its sampler draw from, if not from the global one."""
+    owners = [batches, *(getattr(batches, name, None) for name in ("sampler", "batch_sampler"))]
+    found = [getattr(owner, "generator", None) for owner in owners]
+    return [generator for generator in found if isinstance(generator, torch.Generator)]
+
+
+def _check_options(
+    batch_norm: str | None, module: nn.Module | None, memory: float, distributed: bool
+) -> None:
+    if batch_norm is not None and batch_norm not in BATCH_NORMS:
+        raise ValueError(
+            f"batch_norm must be None (as found) or one of {', '.join(BATCH_NORMS)}; "
+            f"got {batch_norm!r}"
+        )
+    if batch_norm is not None and module is None:
+        raise ValueError("batch_norm needs params to be a module; got tensors")
+    if not (isinstance(memory, int | float) and 0 < memory < math.inf):
+        raise ValueError(f"memory must be a number of bytes > 0; got {memory!r}")
+    if distributed and not (dist.is_available() and dist.is_initialized()):
+        raise ValueError(
+            "distributed=True needs a process group; call torch.distributed.init_process_group"
+        )
+
+
+@contextmanager
+def measuring(
+    loss: Loss,
+    params: Parameters,
+    batches: Iterable[Any] | None,
+    *,
+    batch_norm: str | None = None,
+    float64: bool = False,
+    memory: float = MEMORY,
+    distributed: bool = False,
+) -> Generator[Objective]:
+    """The objective, with model and data checked and set up; all is put back at the end.
+
+    `batch_norm` is None (as found), "eval", "train", or "estimated" (statistics averaged anew over
+    the batches, then held fixed). An iterator, which can be gone through once, is kept as a list.
+    """
+    if not callable(loss):
+        raise TypeError(f"loss must be a function of a batch; got {type(loss).__name__}")
+    module = params if isinstance(params, nn.Module) else None
+    _check_options(batch_norm, module, memory, distributed)
+    named = named_tensors(params)
+    tensors, generators = list(named.values()), _generators(batches)
+    with undisturbed(module, tensors, float64, generators) as called:
+        if isinstance(batches, Iterator):
+            batches = list(batches)
+        objective = Objective(
+            loss, named, batches, float64=float64, memory=int(memory), ranks=distributed
+        )
+        if module is not None:
+            _set_batch_norm(objective, _batch_norms(module.modules()), batch_norm)
+        objective.check_deterministic()
+        if module is None:
+            objective.batch_norm = _mode_of(_batch_norms(called))
+        yield objective

@@ -1,0 +1,60 @@
+"""Anti-SGD on the network, at a batch and at eight times that
+
+SGD with and without anticorrelated noise; σ as in `cifar`, tuned at the smaller batch. Judged at
+the end, when the noise has been taken out, with BatchNorm's statistics estimated anew. Six seeds at
+the scale `small`: batches of 128 and 1,024 of 5,000 images.
+"""
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from antipgd.paper import figures
+from antipgd.paper.claims import Claim, above, below
+from antipgd.paper.experiments.arms import arm, panels, points, values
+from antipgd.paper.experiments.scales import Scale, scale_named
+from antipgd.paper.results import Results
+from antipgd.paper.training import Training
+
+SEEDS = None  # as the scale says
+ARMS = ("sgd", "antisgd", "sgd_middle", "antisgd_middle")
+
+
+def runs(seeds: int | None = None, scale: Scale | None = None) -> list[Training]:
+    size = scale or scale_named("small")
+    count = size.seeds if seeds is None else seeds
+    return [size.training(name, seed) for name in ARMS for seed in range(count)]
+
+
+def claims(results: Results) -> list[Claim]:
+    sgd, anti = arm(results, "sgd"), arm(results, "antisgd")
+    middle, anti_middle = arm(results, "sgd", "middle"), arm(results, "antisgd", "middle")
+    small, large = sgd[0].run.batch, middle[0].run.batch
+    gains = points(anti, sgd), points(anti_middle, middle)
+    four = [sgd, anti, middle, anti_middle]
+    accuracy = np.array([values(records, "test_accuracy") for records in four])
+    trace = np.array([values(records, "trace") for records in four])
+    orders = [spearmanr(a, t).statistic for a, t in zip(accuracy.T, trace.T, strict=True)]
+    reference = "fig:anti-sgd"
+    return [
+        above(f"anti_sgd_network.gain_{small}", f"the noise helps SGD with batch {small}",
+              reference, "test accuracy at the end; points", gains[0], 0),
+        above(f"anti_sgd_network.gain_{large}", f"the noise helps SGD with batch {large}",
+              reference, "test accuracy at the end; points", gains[1], 0),
+        above("anti_sgd_network.larger", f"it helps more at batch {large} than at {small}",
+              reference, "difference of the gains; points", gains[1] - gains[0], 0),
+        above("anti_sgd_network.moderate", f"Anti-SGD is best at the moderate batch {large}",
+              reference, f"test accuracy at the end against batch {small}; points",
+              points(anti_middle, anti), 0),
+        below("anti_sgd_network.order", "the smaller the trace, the higher the accuracy",
+              reference, "Spearman's correlation of final trace and accuracy over the four arms",
+              orders, 0),
+    ]  # fmt: skip
+
+
+def plot(results: Results) -> figures.Figure:
+    arms = [
+        (f"{figures.NAMES[method]}, batch {records[0].run.batch}", records)
+        for method in ("sgd", "antisgd")
+        for records in (arm(results, method), arm(results, method, "middle"))
+    ]
+    return figures.draw(panels(arms), columns=3)

@@ -1,0 +1,92 @@
+"""ResNet18 on CIFAR-10: noise from the start, taken out late
+
+GD, SGD, PGD, Anti-PGD and Anti-SGD with η = 0.05 and momentum 0.9; GD, PGD and Anti-PGD with a
+batch of a seventh of the images. The noise acts on all weights and is taken out of them before the
+last quarter of the epochs. σ of each method is the best of four on images held out of the training
+set, with seeds that are not used here. Judged at the end, and at z where the noise ends; each with
+BatchNorm's statistics estimated anew. The page shows the scale `small`: 5,000 images of 16×16, a
+network of width 8, six seeds, each with images of its own. Traces are of the training loss on 128
+images, compared at equal training losses, because cross-entropy's Hessian shrinks with its loss.
+"""
+
+from antipgd.paper import figures
+from antipgd.paper.claims import Claim, above, smaller
+from antipgd.paper.experiments.arms import (
+    arm,
+    matched_traces,
+    noisy_end,
+    panels,
+    points,
+    value,
+    values,
+)
+from antipgd.paper.experiments.scales import TUNED, Scale, scale_named
+from antipgd.paper.results import Results
+from antipgd.paper.training import Training
+
+SEEDS = None  # as the scale says
+METHODS = ("gd", "sgd", "pgd", "anti", "antisgd")
+
+
+def runs(seeds: int | None = None, scale: Scale | None = None) -> list[Training]:
+    size = scale or scale_named("small")
+    count = size.seeds if seeds is None else seeds
+    main = [size.training(name, seed) for name in METHODS for seed in range(count)]
+    return main + size.tuning()
+
+
+def claims(results: Results) -> list[Claim]:
+    by = {method: arm(results, method) for method in METHODS}
+    end = f"test accuracy at the end, epoch {by['gd'][0].run.epochs}; points"
+    noisy = noisy_end(by["anti"][0])
+    on = f"test accuracy at z, epoch {noisy}, noise still on, against the other at its end; points"
+    found = [
+        above("cifar.anti_over_gd", "Anti-PGD ends with a higher test accuracy than GD",
+              "fig:front_experiments (3rd)", end, points(by["anti"], by["gd"]), 0),
+        above("cifar.anti_over_pgd", "Anti-PGD ends with a higher test accuracy than PGD",
+              "fig:front_experiments (3rd)", end, points(by["anti"], by["pgd"]), 0),
+        above("cifar.beats_sgd", "Anti-PGD ends with a higher test accuracy than SGD",
+              "caption of fig:front_experiments", end, points(by["anti"], by["sgd"]), 0),
+        above("cifar.beats_sgd_noisy", "before the noise is taken out, Anti-PGD is above SGD's end",
+              "caption of fig:front_experiments", on, points(by["anti"], by["sgd"], noisy), 0),
+        above("cifar.pgd_tuned", "PGD with the best σ of its grid stays below Anti-PGD's best",
+              "§sec:exp", end, points(by["anti"], by["pgd"]), 0),
+        above("cifar.pgd_tuned_noisy", "also before the noise is taken out (PGD at w)",
+              "§sec:exp", f"test accuracy at epoch {noisy}; points",
+              100 * (values(by["anti"], "test_accuracy", noisy)
+                     - values(by["pgd"], "test_accuracy", noisy)), 0),
+    ]  # fmt: skip
+    for other in ("gd", "pgd"):
+        title = figures.NAMES[other]
+        for measure, words in (("trace", "trace"), ("scaled_trace", "scale-normalised trace")):
+            ours, theirs = matched_traces(by["anti"], by[other], measure)
+            if len(ours) > 1:
+                found.append(
+                    smaller(f"cifar.{measure}_{other}",
+                            f"at equal training loss Anti-PGD has a smaller {words} than {title}",
+                            "fig:front_experiments (3rd)",
+                            f"{words} at the larger of the two final training losses",
+                            ours, theirs)
+                )  # fmt: skip
+    return found
+
+
+def _tuning_panel(results: Results) -> figures.Panel:
+    """Accuracy on the held-out images against σ."""
+    lines = []
+    for method in TUNED:
+        records = results.select(method=method, validation=True)
+        sigmas = sorted({record.run.sigma for record in records})
+        means = [
+            sum(value(r, "test_accuracy") for r in records if r.run.sigma == sigma)
+            / sum(r.run.sigma == sigma for r in records)
+            for sigma in sigmas
+        ]
+        lines.append(figures.Series(sigmas, means, figures.NAMES[method], figures.COLOURS[method],
+                                    marker="o"))  # fmt: skip
+    return figures.Panel("tuning: held-out accuracy", lines, "σ", xscale="log", yscale="linear")
+
+
+def plot(results: Results) -> figures.Figure:
+    arms = [(figures.NAMES[method], arm(results, method)) for method in METHODS]
+    return figures.draw([*panels(arms), _tuning_panel(results)], columns=3)

@@ -1,0 +1,91 @@
+"""Noise after GD has converged
+
+GD until it fits the training images, then noise on the weights with σ as in `cifar`, left on; then
+eight noise-free epochs, to see the relaxed network. Judged while the noise is still on: at w, at z
+and at z with BatchNorm's statistics estimated anew (PGD at w), and relaxed. SGD is that of `cifar`.
+Jumps are epochs whose running training loss is above twice its running median since the noise
+began; a barrier is the rise of the training loss on the line between clean weights that were
+measured one after the other.
+"""
+
+import numpy as np
+
+from antipgd.paper import figures
+from antipgd.paper.claims import Claim, above, below, mostly
+from antipgd.paper.experiments.arms import arm, cleanest, noisy_end, panels, value, values
+from antipgd.paper.experiments.scales import Scale, scale_named
+from antipgd.paper.record import Record
+from antipgd.paper.results import Results
+from antipgd.paper.training import Training
+
+SEEDS = None  # as the scale says
+NEAR = 1.0  # points of accuracy
+BARRIER = 0.05  # nats
+
+
+def runs(seeds: int | None = None, scale: Scale | None = None) -> list[Training]:
+    size = scale or scale_named("small")
+    count = size.seeds if seeds is None else seeds
+    found = [size.recovering(name, seed) for name in ("pgd", "anti") for seed in range(count)]
+    return found + [size.training("sgd", seed) for seed in range(count)]
+
+
+def jumps(record: Record) -> int:
+    """Epochs with noise whose running loss exceeds twice the median of those before."""
+    epochs, losses = record.column("train_loss", "running")
+    inside = losses[(epochs > record.run.noise_start) & (epochs <= noisy_end(record))]
+    medians = [np.median(inside[:index]) for index in range(1, len(inside))]
+    return int((inside[1:] > 2 * np.array(medians)).sum())
+
+
+def claims(results: Results) -> list[Claim]:
+    by = {method: arm(results, method) for method in ("pgd", "anti", "sgd")}
+    first = by["anti"][0].run
+    start, stop = first.noise_start, noisy_end(by["anti"][0])
+    before = 100 * values(by["anti"], "test_accuracy", start)
+    sgd = 100 * values(by["sgd"], "test_accuracy")
+    ours = 100 * values(by["anti"], "test_accuracy", stop)
+    theirs = 100 * values(by["pgd"], "test_accuracy", stop)
+    reference, on = "fig:cifar-full-inj-init", f"epoch {stop}, noise on"
+    found = [
+        above("recover.anti", "Anti-PGD raises the test accuracy of the converged network",
+              reference, f"test accuracy at z, {on}, minus GD's at epoch {start}; points",
+              ours - before, 0),
+        above("recover.more_than_pgd", "PGD raises it much less", reference,
+              f"test accuracy, Anti-PGD at z minus PGD at w, {on}; points", ours - theirs, 0),
+    ]  # fmt: skip
+    places = dict.fromkeys(["w", "z", cleanest(by["anti"][0])[stop]])
+    ends = {place: values(by["anti"], "test_accuracy", stop, place) for place in places}
+    for place, at in (ends | {"relaxed": values(by["anti"], "test_accuracy")}).items():
+        how = "after noise-free epochs" if place == "relaxed" else "without stopping the noise"
+        found.append(
+            below(f"recover.near_sgd_{place}",
+                  f"Anti-PGD recovers to within a point of SGD {how}", reference,
+                  f"SGD's final accuracy minus Anti-PGD's at {place}; points", sgd - 100 * at, NEAR)
+        )  # fmt: skip
+    barriers = [value(r, "barrier", stop) for r in by["anti"]]
+    found += [
+        mostly("recover.jumps", "the training loss jumps", reference,
+               f"seeds with an epoch above twice the running median, epochs {start} to {stop}",
+               [jumps(record) > 0 for record in by["anti"]]),
+        above("recover.barrier", "between the minima visited there is a barrier", reference,
+              f"barrier between clean weights of the last two measured epochs up to {stop}, nats",
+              barriers, BARRIER),
+    ]  # fmt: skip
+    return found
+
+
+def _running(label: str, records: list[Record]) -> figures.Series:
+    epochs, _ = records[0].column("train_loss", "running")
+    table = np.array([record.column("train_loss", "running")[1] for record in records])
+    return figures.spread(
+        epochs, table, 1, label=label, colour=figures.COLOURS[records[0].run.method]
+    )
+
+
+def plot(results: Results) -> figures.Figure:
+    arms = [(figures.NAMES[method], arm(results, method)) for method in ("pgd", "anti", "sgd")]
+    running = figures.Panel(
+        "running training loss", [_running(*one) for one in arms], "epoch", xscale="linear"
+    )
+    return figures.draw([*panels(arms), running], columns=3)

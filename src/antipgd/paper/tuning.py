@@ -1,0 +1,134 @@
+"""σ of each method by its accuracy on images held out of the training set, at equal budgets.
+
+The seeds are no experiment's. What wins is written to a file beside the store, and experiments at
+that scale use it from then on. Also says what trainings cost before they are begun.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from antipgd.paper.experiments.arms import value
+from antipgd.paper.experiments.scales import TUNED, Scale, scale_named
+from antipgd.paper.pipeline import complete
+from antipgd.paper.record import Record
+from antipgd.paper.store import Store, make_folder, write_atomically
+from antipgd.paper.training import TRAINING_IMAGES, Training
+
+TEST_IMAGES = {"digits": 355, "cifar10": 10_000}
+_COLUMNS = ["method", "sigma", "batch", "seed", "status", "accuracy"]
+
+
+def _path(scale: str, out: Path) -> Path:
+    return out / f"tuned-{scale}.json"
+
+
+def tuning_table(records: Iterable[Record]) -> pd.DataFrame:
+    """A row for each tuning run: its σ and the accuracy on the held-out images at the end."""
+    rows = [
+        (r.run.method, r.run.sigma, r.run.batch, r.run.seed, r.status, value(r, "test_accuracy"))
+        for r in records
+    ]
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def winners(table: pd.DataFrame) -> dict[str, float]:
+    """The σ with the highest mean accuracy of each method; the smaller of equal ones."""
+    means = table.groupby(["method", "sigma"])["accuracy"].mean().sort_index()
+    return {method: float(means.loc[method].idxmax()) for method in TUNED if method in means}
+
+
+def scale_to_use(name: str, out: Path) -> Scale:
+    """A scale with the σ that `antipgd tune` found in this folder, else with its own."""
+    scale, path = scale_named(name), _path(name, out)
+    if not path.is_file():
+        return scale
+    try:
+        found = {str(k): float(v) for k, v in json.loads(path.read_text("utf-8")).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"{path} is not what `antipgd tune` writes: {error}") from error
+    unknown = found.keys() - set(TUNED)
+    if unknown:
+        raise ValueError(f"{path} names {min(unknown)!r}; accepted: {', '.join(TUNED)}")
+    return replace(scale, sigmas={**scale.sigmas, **found})
+
+
+def tune(
+    name: str,
+    out: Path,
+    threads: int | None = None,
+    retry: bool = False,
+    device: str = "cpu",
+) -> int:
+    """Train what is missing, print the table and write the winners; 1 if trainings failed."""
+    scale = scale_named(name)
+    make_folder(out)
+    store = Store(out / "store", lambda message: print(message, file=sys.stderr))
+    runs = scale.tuning()
+    began = time.perf_counter()
+    try:
+        outcome = complete(runs, store, threads=threads, retry=retry, device=device)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 130
+    for failure in outcome.failures.values():
+        print(f"failed: {failure.run.method} σ={failure.run.sigma}: {failure.reason}")
+    if outcome.failures:
+        return 1
+    table = tuning_table(outcome.in_order(runs))
+    write_atomically(out / f"tuning-{name}.csv", table.to_csv(index=False).encode())
+    best = winners(table)
+    write_atomically(_path(name, out), (json.dumps(best) + "\n").encode())
+    print(_shown(table, scale.grid))
+    chosen = ", ".join(f"{method} {sigma:g}" for method, sigma in best.items())
+    took = time.perf_counter() - began
+    print(f"accuracy on held-out images; best: {chosen}")
+    print(f"{len(runs)} trainings, {outcome.found} found stored, in {took:.0f} s")
+    print(f"experiments with --out {out} use these from now on: {_path(name, out)}")
+    return 0
+
+
+def _shown(table: pd.DataFrame, grid: Sequence[float]) -> str:
+    means = table.pivot_table(index="method", columns="sigma", values="accuracy", sort=False)
+    return means.reindex(columns=grid).map(lambda a: f"{100 * a:.1f} %").to_string()
+
+
+def training_seconds(specs: Iterable[Training]) -> float:
+    """Seconds on one thread, from a few images of each network: a forecast, not a promise."""
+    from antipgd.paper.run.forecast import seconds_per_image
+
+    per_image: dict[tuple, float] = {}
+    total = 0.0
+    for spec in specs:
+        kind = (spec.data, spec.model, spec.width, spec.size, spec.channels_last, spec.bf16)
+        if kind not in per_image:
+            per_image[kind] = seconds_per_image(spec)
+        total += per_image[kind] * image_passes(spec)
+    return total
+
+
+def _images(spec: Training) -> tuple[int, int]:
+    """How many it is trained on and tested on."""
+    images = spec.images or TRAINING_IMAGES[spec.data]
+    return (images * 4 // 5, images // 5) if spec.validation else (images, TEST_IMAGES[spec.data])
+
+
+def image_passes(spec: Training) -> float:
+    """The cost of a training in images that go forward and backward once.
+
+    A forward pass alone is a third of that, a product with the Hessian three of them.
+    """
+    images, held_out = _images(spec)
+    trained = images * spec.epochs * (2 if spec.method == "sam" else 1)
+    places = 4 if spec.taps else 2
+    seen = [(images + held_out) if spec.measured_fully(epoch) else 2 * (spec.test_images or 0)
+            for epoch in spec.measure]  # fmt: skip
+    measured = places * (sum(seen) + len(spec.measure) * min(images, 5000)) / 3
+    traced = 3 * len(spec.measure) * spec.trace_images * spec.trace_probes
+    return float(np.sum([trained, measured, traced]))

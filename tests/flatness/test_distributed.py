@@ -1,0 +1,141 @@
+"""Two and three gloo ranks under torchrun give the numbers of one process.
+
+This file is also what each rank runs.
+"""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from antipgd.flatness import NotDeterministicError, hessian_trace
+from antipgd.flatness import objective as objective_module
+
+METHODS = ["exact", "hutchinson", "hutch++", "xtrace", "auto"]
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def make(convolution=False):
+    layers = [nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(27, 3)]
+    if not convolution:
+        layers = [nn.Flatten(), nn.Linear(25, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3)]
+    module = nn.Sequential(*layers)
+    with torch.no_grad():
+        for k, p in enumerate(module.parameters()):
+            p.copy_(normal(*p.shape, seed=k))
+    return module
+
+
+def batches():
+    x, y = normal(20, 1, 5, 5, seed=7), normal(20, 3, seed=8)
+    return [(x[:8], y[:8]), (x[8:], y[8:])]
+
+
+def measure(module, called=None, **options):
+    called = called or module
+
+    def loss(batch):
+        return ((called(batch[0]) - batch[1]) ** 2).mean()
+
+    return hessian_trace(loss, module, batches(), **options)
+
+
+def same(one, other, bitwise):
+    assert one.method == other.method
+    assert one.products == other.products
+    if bitwise:
+        assert (one.samples.values == other.samples.values).all()
+        assert (one.mean, one.sem) == (other.mean, other.sem)
+    else:
+        assert one.mean == pytest.approx(other.mean, rel=1e-12)
+        assert one.sem == pytest.approx(other.sem, rel=1e-9)
+
+
+def methods():
+    """One by one the same bits; vectorised, matrix products of other shapes add otherwise."""
+    for convolution in (True, False):
+        module = make(convolution)
+        for method in METHODS:
+            for options in ({}, {"tolerance": 0.2, "max_probes": 20_000}):
+                options = {"method": method, "float64": True, **options}
+                single = measure(module, **options)
+                same(measure(module, distributed=True, **options), single, bitwise=convolution)
+    objective_module._VECTORISED = 0
+    module = make()
+    for method in METHODS:
+        same(measure(module, method=method, distributed=True), measure(module, method=method), True)
+
+
+def ddp():
+    """With the wrapped model as a user has it, which goes on training afterwards."""
+    plain, module = make(), DistributedDataParallel(make())
+    for mode in ("train", "eval", "estimated"):
+        found = measure(module, batch_norm=mode, method="hutchinson", distributed=True)
+        same(found, measure(plain, batch_norm=mode, method="hutchinson"), bitwise=False)
+        assert found.batch_norm == mode
+        assert found.names == measure(plain).names
+    before = [b.clone() for b in module.buffers()]
+    x, y = batches()[dist.get_rank() % 2]
+    for _ in range(2):
+        measure(module, distributed=True)
+        assert all(torch.equal(a, b) for a, b in zip(module.buffers(), before, strict=True))
+        ((module(x) - y) ** 2).mean().backward()
+        before = [b.clone() for b in module.buffers()]
+    gathered = [torch.empty_like(plain[1].weight) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, module.module[1].weight.grad)
+    assert all(torch.equal(gathered[0], other) for other in gathered)
+
+
+def disagree():
+    """Each rank with its own part of the data, or its own model."""
+    x, y = normal(20, 4, seed=dist.get_rank()), normal(20, 1)
+    module = nn.Linear(4, 1)
+    nn.init.ones_(module.weight)
+    nn.init.ones_(module.bias)
+
+    def loss(batch):
+        return ((module(batch[0]) - batch[1]) ** 4).mean()
+
+    with pytest.raises(ValueError, match="the ranks disagree on the loss of the first batch"):
+        hessian_trace(loss, module, [(x, y)], distributed=True)
+    nn.init.constant_(module.weight, 1 + dist.get_rank())
+    with pytest.raises(ValueError, match=r"the ranks disagree on the norm .* all of the data"):
+        hessian_trace(loss, module, [(normal(20, 4), y)], distributed=True)
+    with pytest.raises(NotDeterministicError):
+        hessian_trace(lambda b: loss(b) * torch.rand(()), module, [(x, y)], distributed=True)
+
+
+SCENARIOS = [methods, ddp, disagree]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks(ranks):
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    result = subprocess.run(
+        [*command, f"--nproc-per-node={ranks}", __file__],
+        env=environment, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    for scenario in SCENARIOS:
+        assert f"{scenario.__name__}: done" in result.stdout, result.stderr[-4000:]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # torch.distributed's own
+    dist.init_process_group("gloo")
+    for scenario in SCENARIOS:
+        scenario()
+        dist.barrier()
+        if dist.get_rank() == 0:
+            print(f"{scenario.__name__}: done", flush=True)
+    dist.destroy_process_group()

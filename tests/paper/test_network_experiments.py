@@ -1,0 +1,233 @@
+"""The network experiments: scales, arms, claims, tuning, shipped records, all of it at `smoke`."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antipgd.cli import main
+from antipgd.paper.experiments import NETWORKS, arms, load, network_runs, runs_of
+from antipgd.paper.experiments.recover import jumps
+from antipgd.paper.experiments.scales import ARMS, SCALES, TUNED, TUNING_SEED, scale_named
+from antipgd.paper.record import Record
+from antipgd.paper.results import Results
+from antipgd.paper.shipped import lines
+from antipgd.paper.store import Store
+from antipgd.paper.training import MEASURES, make_training
+from antipgd.paper.tuning import image_passes, scale_to_use, tuning_table, winners
+
+
+def row(epoch, place, **values):
+    return (epoch, place, *(values.get(measure) for measure in MEASURES))
+
+
+def record(method="anti", batch=70, seed=0, points=(), **changes):
+    settings = {"sigma": 0.1, "noise_stop": 2} if method not in ("gd", "sgd") else {}
+    run = make_training("digits", "cnn", method, batch=batch, epochs=4, seed=seed,
+                        **{**settings, **changes})  # fmt: skip
+    return Record(run, "ok", None, None, tuple(points), {}, None, None)
+
+
+def curve(method, accuracy, trace, loss, seed=0, batch=70, place="w_bn"):
+    """Measured at epochs 2 and 4; the loss falls to `loss`, the trace to `trace`."""
+    both = [
+        row(epoch, place, test_accuracy=accuracy, trace=factor * trace, scaled_trace=trace,
+            train_loss=factor * loss, test_loss=1.0, train_accuracy=1.0)
+        for epoch, factor in ((2, 10.0), (4, 1.0))
+    ]  # fmt: skip
+    return record(method, batch, seed, both)
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_every_scale_can_be_planned_with_equal_budgets_and_seeds_of_its_own(name):
+    scale = scale_named(name)
+    tuning = scale.tuning()
+    counts = {method: sum(run.method == method for run in tuning) for method in TUNED}
+    assert len(set(counts.values())) == 1
+    assert all(run.validation and run.seed >= TUNING_SEED for run in tuning)
+    tested = [run for run in network_runs(name) if not run.validation]
+    assert all(run.seed < TUNING_SEED and run.trace_probes >= 48 for run in tested)
+    assert {(run.method, run.batch) for run in tested} == {
+        (method, scale.batches[size]) for arm, (method, size) in ARMS.items() if arm != "sam"
+    }
+
+
+def test_large_batches_are_a_seventh_as_in_the_paper():
+    for scale in SCALES.values():
+        if scale.name == "smoke":
+            continue
+        images = scale.network.get("images") or 50_000
+        assert images / scale.batches["large"] == pytest.approx(50_000 / 7_500, rel=0.06)
+        assert scale.batches["middle"] == 8 * scale.batches["small"]
+
+
+def test_the_papers_scale_has_its_numbers():
+    run = scale_named("paper").training("anti", 0)
+    assert (run.batch, run.micro, run.lr, run.momentum) == (7500, 1500, 0.05, 0.9)
+    assert (run.epochs, run.noise_stop, run.width, run.images) == (300, 250, 64, None)
+    assert scale_named("paper").recovering("anti", 0).noise_start == 75
+
+
+def test_unknown_scales_are_refused():
+    with pytest.raises(ValueError, match="unknown scale 'smal'; did you mean 'small'"):
+        scale_named("smal")
+
+
+def test_values_are_read_at_the_cleanest_place():
+    places = {(2, "w"): 0.1, (2, "w_bn"): 0.2, (2, "z"): 0.3, (2, "z_bn"): 0.4,
+              (4, "running"): None, (4, "w"): 0.5, (4, "w_bn"): 0.6}  # fmt: skip
+    one = record(points=[row(*where, test_accuracy=value) for where, value in places.items()])
+    assert arms.cleanest(one) == {2: "z_bn", 4: "w_bn"}
+    assert arms.value(one, "test_accuracy") == 0.6
+    assert arms.value(one, "test_accuracy", 2) == 0.4
+    assert arms.value(one, "test_accuracy", 2, "w") == 0.1
+    assert arms.noisy_end(one) == 2
+    with pytest.raises(LookupError, match="no trace at 'z_bn', epoch 2"):
+        arms.value(one, "trace", 2)
+
+
+def test_a_diverged_training_counts_as_lost():
+    lost = replace(record(), status="diverged", diverged_at=1)
+    assert arms.value(lost, "test_accuracy") == 0
+    assert arms.value(lost, "train_loss") == np.inf
+
+
+def test_traces_are_compared_at_equal_losses():
+    steep, flat = curve("gd", 0.5, 8.0, 0.01), curve("anti", 0.5, 2.0, 0.1)
+    # gd passes 0.1 at its first measurement, where its trace is 80; anti ends there with 2.
+    assert arms.matched_traces([flat], [steep]) == (pytest.approx([2.0]), pytest.approx([80.0]))
+    half = arms.trace_at_loss(steep, 10**-1.5)
+    assert half == pytest.approx(8 * 10**0.5)
+    assert np.isnan(arms.trace_at_loss(steep, 1.0))
+
+
+def test_jumps_are_epochs_above_twice_the_running_median():
+    losses = [1.0, 1.0, 3.0, 1.0, 1.9, 9.0]
+    points = [row(epoch + 2, "running", train_loss=loss) for epoch, loss in enumerate(losses)]
+    noisy = record(points=[row(1, "running", train_loss=0.0), *points], noise_start=1,
+                   noise_stop=None, )  # fmt: skip
+    long = replace(noisy, run=replace(noisy.run, epochs=7))
+    assert jumps(long) == 2
+
+
+@pytest.mark.parametrize(("better", "verdict"), [(0.05, "holds"), (-0.05, "fails")])
+def test_claims_of_cifar_have_the_right_sign(better, verdict):
+    records = []
+    for seed in range(4):
+        wobble = 0.001 * seed
+        for method, batch, gain, trace in (("gd", 70, 0, 8.0), ("sgd", 16, 0, 8.0),
+                                           ("pgd", 70, 0, 8.0), ("anti", 70, better, 2.0),
+                                           ("antisgd", 16, 0, 2.0)):  # fmt: skip
+            records.append(curve(method, 0.5 + gain + wobble * (method == "anti"),
+                                 trace * (1 + wobble), 0.01, seed, batch))  # fmt: skip
+    claims = {claim.id: claim for claim in load("cifar").claims(Results(records))}
+    for part in ("anti_over_gd", "anti_over_pgd", "beats_sgd", "pgd_tuned", "beats_sgd_noisy"):
+        assert claims[f"cifar.{part}"].verdict == verdict, part
+        assert claims[f"cifar.{part}"].value == pytest.approx(100 * better + 0.15, abs=1e-9)
+    assert claims["cifar.trace_gd"].verdict == "holds"
+    assert claims["cifar.trace_gd"].value == pytest.approx(0.25, rel=0.01)
+
+
+def test_claims_of_anti_sgd_compare_the_gains_at_both_batches():
+    records = []
+    for seed in range(4):
+        for method, batch, accuracy in (("sgd", 16, 0.50), ("antisgd", 16, 0.51),
+                                        ("sgd", 128, 0.40), ("antisgd", 128, 0.45)):  # fmt: skip
+            accuracy += 0.001 * seed * (method == "antisgd") * (1 + (batch > 16))
+            records.append(curve(method, accuracy, 1 / accuracy, 0.01, seed, batch))
+    claims = {c.id: c for c in load("anti_sgd_network").claims(Results(records))}
+    assert claims["anti_sgd_network.gain_16"].value == pytest.approx(1.15)
+    assert claims["anti_sgd_network.larger"].verdict == "holds"
+    assert claims["anti_sgd_network.larger"].value == pytest.approx(4.15)
+    assert claims["anti_sgd_network.moderate"].verdict == "fails"
+    assert claims["anti_sgd_network.order"].value == pytest.approx(-1)
+
+
+def test_the_winner_has_the_best_mean_not_the_best_run():
+    found = [
+        record("anti", seed=seed, sigma=sigma, validation=True,
+               points=[row(4, "w", test_accuracy=accuracy)])
+        for sigma, accuracies in ((0.1, (0.1, 0.9)), (0.2, (0.6, 0.6)), (0.3, (0.6, 0.6)))
+        for seed, accuracy in enumerate(accuracies)
+    ]  # fmt: skip
+    assert winners(tuning_table(found)) == {"anti": 0.2}
+
+
+def test_winners_in_the_folder_are_used(tmp_path):
+    assert scale_to_use("smoke", tmp_path).sigmas == SCALES["smoke"].sigmas
+    (tmp_path / "tuned-smoke.json").write_text('{"anti": 0.07}')
+    assert scale_to_use("smoke", tmp_path).training("anti", 0).sigma == 0.07
+    (tmp_path / "tuned-smoke.json").write_text('{"antii": 0.07}')
+    with pytest.raises(ValueError, match="names 'antii'; accepted: pgd, anti, antisgd"):
+        scale_to_use("smoke", tmp_path)
+    (tmp_path / "tuned-smoke.json").write_text("[")
+    with pytest.raises(ValueError, match="is not what `antipgd tune` writes"):
+        scale_to_use("smoke", tmp_path)
+
+
+def test_costs_count_epochs_measurements_and_traces():
+    plain = make_training("digits", "cnn", "sgd", batch=10, epochs=3, seed=0, images=300)
+    assert image_passes(plain) == pytest.approx(900 + 2 * (655 + 300) / 3)
+    sam = make_training("digits", "cnn", "sam", batch=10, epochs=3, seed=0, images=300, sigma=0.1)
+    assert image_passes(sam) - image_passes(plain) == pytest.approx(900)
+
+
+def test_records_survive_being_shipped(tmp_path):
+    store = Store(tmp_path / "store")
+    run = scale_named("smoke").training("anti", 0)
+    exact = Record(run, "ok", None, None, (row(3, "w", test_accuracy=0.123456789),), {}, None, None)
+    store.put(exact)
+    head, line = lines("smoke", store, [run, run])
+    assert json.loads(head)["command"] == "antipgd paper --scale smoke"
+    assert json.loads(line)["points"][0][2 + MEASURES.index("test_accuracy")] == 0.123457
+    with pytest.raises(ValueError, match="has no training of scale 'smoke'"):
+        list(lines("smoke", Store(tmp_path / "other"), [run]))
+
+
+def test_everything_runs_at_the_smallest_scale_and_is_not_run_again(tmp_path, capsys):
+    out = str(tmp_path / "out")
+    assert main(["tune", "--scale", "smoke", "--out", out]) == 0
+    assert "accuracy on held-out images; best: pgd" in capsys.readouterr().out
+    command = ["paper", "--only", ",".join(NETWORKS), "--scale", "smoke", "--out", out]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "scale smoke (digits, a tiny network" in said
+    claims = json.loads((Path(out) / "claims.json").read_text())
+    assert {claim["id"].split(".")[0] for claim in claims} == set(NETWORKS)
+    assert main([*command, "--dry-run"]) == 0
+    assert "0 runs to do" in capsys.readouterr().out
+    page = (Path(out) / "report.html").read_text()
+    assert "ResNet18 on CIFAR-10" in page
+
+
+def test_a_single_training_from_the_command_line(tmp_path, capsys):
+    words = ["train", "--data", "digits", "--model", "cnn", "--width", "2", "--images", "200",
+             "--method", "anti", "--sigma", "0.01", "--optimizer", "adamw", "--lr", "0.01",
+             "--batch", "50", "--epochs", "2", "--out", str(tmp_path)]  # fmt: skip
+    assert main(words) == 0
+    assert "epoch 2, at z" in capsys.readouterr().out
+    assert list(tmp_path.rglob("log.csv"))
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("tune --scale smal", "unknown scale 'smal'"),
+    ("paper --scale smal", "unknown scale 'smal'"),
+    ("tune --scale smoke --threads 0", "--threads must be at least 1; got 0"),
+    ("train --data digits --method anti --batch 10 --epochs 1", "needs sigma > 0; got 0.0"),
+    ("train --data digits --method gd --batch 10 --epochs 1 --measure-every 0", "at least 1"),
+    ("train --data mnist --method gd --batch 10 --epochs 1", "unknown data 'mnist'"),
+    ("train --data digits --method gd --batch 10 --epochs 1 --device tpux", "got 'tpux'"),
+    ("train --data digits --method gd --batch 10 --epochs 1 --device cuda:7", "is not there"),
+])  # fmt: skip
+def test_mistakes_are_named_before_anything_is_made(words, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_plan_of_every_scale_is_the_same_each_time():
+    for name in NETWORKS:
+        assert [r.name for r in runs_of(name)] == [r.name for r in runs_of(name)]

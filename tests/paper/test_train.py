@@ -1,0 +1,416 @@
+"""A training is what its spec says: against plain loops, and nothing beside it is disturbed."""
+
+import csv
+import math
+import os
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from tqdm import tqdm
+
+from antipgd.noise import draws
+from antipgd.paper.networks import make_network
+from antipgd.paper.run import train as train_module
+from antipgd.paper.run.checkpoint import Checkpoints
+from antipgd.paper.run.evaluate import Evaluator, barrier, loss_and_accuracy, weights_of
+from antipgd.paper.run.examples import corrupted, epoch_order, make_examples
+from antipgd.paper.run.gradients import backward, micro_batches, sam_backward
+from antipgd.paper.run.logs import TensorBoardLog
+from antipgd.paper.run.ranks import Ranks
+from antipgd.paper.run.train import train
+from antipgd.paper.training import make_training
+from antipgd.torch import attach
+
+
+def spec(method="anti", model="cnn", **changes):
+    values = {"batch": 50, "epochs": 3, "seed": 0, "images": 200, "width": 4, "sigma": 0.02}
+    return make_training("digits", model, method, **(values | changes))
+
+
+def places(record, epoch):
+    return [row[1] for row in record.points if row[0] == epoch]
+
+
+def last_weights(tmp_path, run, name="clean-at-end"):
+    return torch.load(tmp_path / run.name / f"{name}.pt", weights_only=True)
+
+
+# Against plain loops
+
+
+def by_hand(run, examples):
+    """Weights, and clean weights, of a training without BatchNorm, written out."""
+    network = make_network(run.model, run.width, examples.shape, examples.classes, run.seed)
+    weights = dict(network.named_parameters())
+    images, truth = examples.train
+    velocity = {name: torch.zeros_like(p) for name, p in weights.items()}
+    noise = {name: torch.zeros_like(p) for name, p in weights.items()}
+    n = 0
+
+    def gradients(rows, labels):
+        network.zero_grad()
+        cross_entropy(network(images[rows]), labels[rows]).backward()
+        return {name: p.grad.clone() for name, p in weights.items()}
+
+    for epoch in range(1, run.epochs + 1):
+        order, labels = epoch_order(run.seed, epoch, len(truth)), truth
+        if run.method == "label":
+            labels = corrupted(truth, run.sigma, 10, run.seed, epoch)
+        for rows in order[: len(order) // run.batch * run.batch].reshape(-1, run.batch):
+            n += 1
+            g = gradients(rows, labels)
+            if run.method == "sam":
+                length = math.sqrt(sum(float((a**2).sum()) for a in g.values()))
+                kept = {name: p.detach().clone() for name, p in weights.items()}
+                with torch.no_grad():
+                    for name, p in weights.items():
+                        p += run.sigma * g[name] / length
+                g = gradients(rows, labels)
+                with torch.no_grad():
+                    for name, p in weights.items():
+                        p.copy_(kept[name])
+            for name, p in weights.items():
+                velocity[name] = run.momentum * velocity[name] + g[name]
+                with torch.no_grad():
+                    p -= run.lr * velocity[name]
+                    if run.taps:
+                        xi = draws(run.seed, name, n, 0, p.numel())
+                        xi = run.sigma * torch.from_numpy(xi).view(p.shape)
+                        p += xi - (noise[name] if run.method == "anti" else 0)
+                        noise[name] = xi
+    clean = run.method == "anti"
+    return {name: p.detach() - (noise[name] if clean else 0) for name, p in weights.items()}
+
+
+@pytest.mark.parametrize("method", ["gd", "anti", "pgd", "label", "sam"])
+def test_each_method_is_what_a_plain_loop_computes(method, tmp_path):
+    run = spec(method, "mlp", sigma=0.3 if method == "label" else 0.02)
+    assert train(run, tmp_path).status == "ok"
+    found = last_weights(tmp_path, run)
+    for name, expected in by_hand(run, make_examples(run)).items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_methods_differ_only_by_their_noise():
+    """They share data, start and order, so before the noise begins they are equal bit for bit."""
+    gd = train(spec("gd", measure=(0, 1, 2)))
+    anti = train(spec(measure=(0, 1), noise_start=2))
+    before = [row for row in gd.points if row[0] <= 2]
+    assert [row[2:4] for row in anti.points if row[0] <= 2] == [row[2:4] for row in before]
+    assert anti.points[-1] != gd.points[-1]
+
+
+def test_the_order_of_an_epoch():
+    orders = [epoch_order(seed, epoch, 1000) for seed in (0, 1) for epoch in (1, 2)]
+    for order in orders:
+        assert sorted(order.tolist()) == list(range(1000))
+    assert len({tuple(order.tolist()) for order in orders}) == 4
+    mean = np.mean([epoch_order(0, e, 100).numpy() for e in range(1, 401)], axis=0)
+    assert np.abs(mean - 49.5).max() < 4.5 * 28.9 / 20
+
+
+def test_corrupted_labels():
+    labels = torch.arange(50_000) % 10
+    found = corrupted(labels, 0.4, 10, seed=3, epoch=1)
+    changed = float((found != labels).double().mean())
+    assert changed == pytest.approx(0.4 * 0.9, abs=4 * math.sqrt(0.36 * 0.64 / 50_000))
+    counts = torch.bincount(found[found != labels], minlength=10).double()
+    assert float(counts.std() / counts.mean()) < 0.1
+    assert not torch.equal(found, corrupted(labels, 0.4, 10, seed=3, epoch=2))
+    assert torch.equal(corrupted(labels, 0.0, 10, seed=3, epoch=1), labels)
+
+
+def small_batch(count=12):
+    run = spec(images=200)
+    examples = make_examples(run)
+    images, labels = examples.train
+    network = make_network("cnn", 4, examples.shape, 10, 0)
+    return network, (images[:count], labels[:count])
+
+
+def test_a_batch_in_micro_batches_has_statistics_for_each():
+    network, batch = small_batch()
+    parts = micro_batches(batch, 4)
+    assert [len(labels) for _, labels in parts] == [4, 4, 4]
+    expected, single = None, make_network("cnn", 4, (1, 8, 8), 10, 0)
+    for images, labels in parts:
+        single.zero_grad()
+        cross_entropy(single(images), labels).backward()
+        own = [p.grad / 3 for p in single.parameters()]
+        expected = own if expected is None else [a + b for a, b in zip(expected, own, strict=True)]
+    loss, right = backward(network, parts, Ranks())
+    for p, g in zip(network.parameters(), expected, strict=True):
+        torch.testing.assert_close(p.grad, g)
+    torch.testing.assert_close(network.bn1.running_var, single.bn1.running_var)
+    assert int(network.bn1.num_batches_tracked) == 3
+    assert 0 <= right <= 12
+    assert loss > 0
+    whole, _ = backward(make_network("cnn", 4, (1, 8, 8), 10, 0), [batch], Ranks())
+    assert loss != pytest.approx(whole, rel=1e-4)
+
+
+def test_sam_keeps_weights_and_the_statistics_of_its_first_pass():
+    network, batch = small_batch()
+    plain = make_network("cnn", 4, (1, 8, 8), 10, 0)
+    assert sam_backward(network, [batch], 0.1, Ranks()) == backward(plain, [batch], Ranks())
+    for a, b in zip(network.state_dict().values(), plain.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert not torch.equal(network.linear.weight.grad, plain.linear.weight.grad)
+
+
+# What is measured
+
+
+def test_where_it_is_measured():
+    record = train(spec(epochs=4, measure=(0, 1), noise_start=1, noise_stop=3))
+    both = ["w", "w_bn"]
+    assert places(record, 0) == both
+    assert places(record, 1) == ["running", *both]
+    assert places(record, 2) == ["running"]
+    assert places(record, 3) == ["running", *both, "z", "z_bn"]
+    assert places(record, 4) == ["running", *both]
+    assert places(train(spec("pgd")), 3) == ["running", *both]
+    assert places(train(spec("gd", "mlp")), 3) == ["running", "w"]
+    assert places(train(spec("anti", "mlp")), 3) == ["running", "w", "z"]
+
+
+def test_at_the_stop_the_noise_is_taken_out_of_the_weights(tmp_path):
+    run = spec(epochs=2, noise_stop=1, momentum=0.0)
+    record = train(run, tmp_path)
+    at_stop = last_weights(tmp_path, run, "clean-at-stop")
+    model = make_network("cnn", 4, (1, 8, 8), 10, 0)
+    model.load_state_dict(at_stop)
+    examples = make_examples(run)
+    loss, _ = loss_and_accuracy(model, examples.train)
+    _, values = record.column("train_loss", "z")
+    assert loss == pytest.approx(values[0], rel=1e-6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for rows in epoch_order(0, 2, 200).reshape(-1, 50):
+        optimizer.zero_grad()
+        cross_entropy(model(examples.train[0][rows]), examples.train[1][rows]).backward()
+        optimizer.step()
+    for name, expected in last_weights(tmp_path, run).items():
+        torch.testing.assert_close(model.state_dict()[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_few_images_are_used_on_the_way_and_all_at_the_turns():
+    few = train(spec("gd", measure=(1,), test_images=20))
+    accuracies = few.column("test_accuracy", "w")[1]
+    assert (accuracies[0] * 20) % 1 == pytest.approx(0)
+    every = train(spec("gd", measure=(1,)))
+    assert every.column("test_loss", "w")[1][1] == few.column("test_loss", "w")[1][1]
+    assert every.column("test_loss", "w")[1][0] != few.column("test_loss", "w")[1][0]
+
+
+def test_validation_images_stand_for_the_test(tmp_path):
+    run = spec("gd", validation=True, batch=40)
+    examples, whole = make_examples(run), make_examples(spec("gd"))
+    assert len(examples.train[1]) == 160
+    assert len(examples.test[1]) == 40
+    assert torch.bincount(examples.test[1]).tolist() == [4] * 10
+    assert len(whole.test[1]) == 355
+
+
+def test_measuring_leaves_everything_as_found():
+    run = spec(trace_images=30, trace_probes=48)
+    examples = make_examples(run)
+    model = make_network("cnn", 4, examples.shape, 10, 0)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05, momentum=0.9)
+    noise = attach(optimizer, 0.02, seed=0, model=model)
+    backward(model, [(examples.train[0][:50], examples.train[1][:50])], Ranks())
+    optimizer.step()
+    model.bn1.eval()  # as somebody may have left it
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    gradients = [p.grad.clone() for p in model.parameters()]
+    states, modes = torch.get_rng_state(), [m.training for m in model.modules()]
+    rows = Evaluator(run, model, examples).points(1, noise, weights_of(model), lambda n: None)
+    assert [row[1] for row in rows] == ["w", "w_bn", "z", "z_bn"]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True))
+    assert torch.equal(torch.get_rng_state(), states)
+    assert [m.training for m in model.modules()] == modes
+    assert noise.step_count == 1
+    noise.stop()
+
+
+def test_the_trace_is_that_of_the_loss_of_its_row():
+    record = train(spec("anti", "mlp", width=3, epochs=1, trace_images=200, trace_probes=400))
+    run = record.run
+    weights = next(row for row in record.points if row[1] == "z")
+    found = dict(zip(run.measures, weights[2:], strict=True))
+    assert found["trace"] > 0
+    assert 0 < found["trace_sem"] < found["trace"]
+    assert found["scaled_trace"] > 0
+    at_w = dict(zip(run.measures, record.points[1][2:], strict=True))
+    assert record.points[1][1] == "w"
+    assert at_w["trace"] is None
+
+
+class Hill(torch.nn.Module):
+    """Its loss is log(1 + exp(−(1 − w²)·2)) above … a hill between w = −1 and w = 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x):
+        height = 2 * (1 - self.w**2)
+        return torch.stack([-height, height * 0]).expand(len(x), 2)
+
+
+def test_a_barrier_is_the_height_of_the_hill_above_its_larger_end():
+    model, data = Hill(), (torch.zeros(4, 1), torch.zeros(4, dtype=torch.long))
+    start, end = {"w": torch.tensor(-1.0)}, {"w": torch.tensor(1.0)}
+    height = math.log(1 + math.exp(2)) - math.log(2)
+    assert barrier(model, start, end, data) == pytest.approx(height, rel=1e-6)
+    assert barrier(model, start, start, data) == 0
+    assert float(model.w.detach()) == pytest.approx(0.3)
+
+
+def test_barriers_are_measured_between_measured_epochs():
+    record = train(spec(measure=(1, 2), barriers=True))
+    steps, values = record.column("barrier", "z_bn")
+    assert steps.tolist() == [1, 2, 3]
+    assert np.isnan(values[0])
+    assert (values[1:] >= 0).all()
+
+
+# What happens around it
+
+
+def test_a_record_is_a_function_of_its_spec():
+    torch.manual_seed(5)
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    one = train(spec())
+    torch.manual_seed(6)
+    assert train(spec()) == one
+    assert train(spec(seed=1)).points != one.points
+    torch.manual_seed(5)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_memory_format_changes_only_the_last_bits():
+    one, other = train(spec()), train(spec(channels_last=False))
+    for place in ("w", "z_bn"):
+        a, b = one.column("train_loss", place)[1], other.column("train_loss", place)[1]
+        np.testing.assert_allclose(a, b, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_bfloat16_changes_little():
+    """In a process of its own: some machines announce AMX but do not allow it (SIGILL)."""
+    code = f"""
+import json
+from antipgd.paper.run.train import train
+from antipgd.paper.training import training_from
+for text in ({spec().canonical()!r}, {spec(bf16=True).canonical()!r}):
+    print(train(training_from(json.loads(text))).points[-1][2])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    one, other = map(float, done.stdout.split())
+    assert one != other
+    assert one == pytest.approx(other, rel=0.01)
+
+
+@pytest.mark.parametrize("changes", [{"lr": 1e30}, {"sigma": 1e30}], ids=["steps", "noise"])
+def test_a_training_that_diverges_is_a_result(changes, tmp_path):
+    record = train(spec(**changes), tmp_path)
+    assert record.status == "diverged"
+    assert record.diverged_at in (1, 2)
+    assert record.points[-1][1] == "running"
+    assert train(spec(**changes), tmp_path) == record
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")],
+)
+def test_too_large_a_batch_is_told_what_to_do(error, monkeypatch):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(train_module, "backward", fail)
+    with pytest.raises(MemoryError, match=r"smaller micro that divides batch=50.*BatchNorm"):
+        train(spec())
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(train_module, "backward", fail)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        train(spec())
+
+
+def test_a_batch_that_validation_leaves_no_images_for_is_refused():
+    with pytest.raises(ValueError, match="batch=180 exceeds the 160 images left for training"):
+        train(spec(batch=180, validation=True))
+
+
+def test_the_log_has_a_row_for_each_point(tmp_path):
+    run = spec(measure=(1,))
+    record = train(run, tmp_path)
+    with (tmp_path / run.name / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(int(row["epoch"]), row["place"]) for row in rows] == [p[:2] for p in record.points]
+    assert [float(row["train_loss"]) for row in rows] == [p[2] for p in record.points]
+    assert rows[0]["trace"] == ""
+
+
+def test_tensorboard_is_asked_for_by_name(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ImportError, match="pip install tensorboard"):
+        TensorBoardLog(tmp_path)
+
+
+class Writer:
+    """What is used of TensorBoard's."""
+
+    def __init__(self, folder):
+        self.scalars = []
+        Writer.last = self
+
+    def add_scalar(self, *scalar):
+        self.scalars.append(scalar)
+
+    def flush(self):
+        pass
+
+
+def test_a_log_hears_of_every_point(tmp_path, monkeypatch, capsys):
+    module = types.SimpleNamespace(SummaryWriter=Writer)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    run = spec("gd")
+    with tqdm(total=3) as bar:
+        record = train(run, tmp_path, tick=bar.update, log=TensorBoardLog(tmp_path, bar))
+    heard = {(name, epoch): value for name, value, epoch in Writer.last.scalars}
+    assert heard["train_loss/running", 1] == record.points[0][2]
+    assert heard["test_accuracy/w_bn", 3] == record.points[-1][5]
+    assert ("trace/w", 3) not in heard
+    assert "3/3 [" in (shown := capsys.readouterr().err)
+    assert f"loss={record.points[2][2]:.4g}" in shown
+    first = Writer.last.scalars
+    train(run, tmp_path, log=TensorBoardLog(tmp_path))
+    assert Writer.last.scalars == first  # those of a finished training, again
+
+
+def test_other_optimizers_and_noise_without_norms(tmp_path):
+    record = train(spec(optimizer="adamw", lr=0.001, weight_decay=0.01, noisy="no_norms"))
+    assert record.status == "ok"
+    run = spec(noisy="no_norms", epochs=1)
+    train(run, tmp_path)
+    state = Checkpoints(tmp_path, run).load()
+    at_end = last_weights(tmp_path, run)
+    moved = {name for name, w in state["model"].items() if not torch.equal(w, at_end[name])}
+    assert moved == {"conv1.weight", "conv2.weight", "linear.weight", "linear.bias"}

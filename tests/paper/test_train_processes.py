@@ -1,0 +1,84 @@
+"""Trainings side by side: the same records as one by one, whatever happens to the workers."""
+
+import importlib.util
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from antipgd.paper.pipeline import complete
+from antipgd.paper.record import Failure
+from antipgd.paper.run.checkpoint import Checkpoints
+from antipgd.paper.run.processes import run_processes
+from antipgd.paper.run.train import train
+from antipgd.paper.store import Store
+from antipgd.paper.training import make_training
+
+
+def spec(method="anti", **changes):
+    values = {"batch": 50, "epochs": 3, "seed": 0, "images": 200, "width": 4, "sigma": 0.02}
+    return make_training("digits", "cnn", method, **(values | changes))
+
+
+def recovering(method, sigma):
+    return spec(method, epochs=4, noise_start=2, sigma=sigma)
+
+
+def test_a_store_is_completed_with_trainings(tmp_path):
+    """Also those that share their beginning, and one that cannot be trained."""
+    bad = spec(batch=170, validation=True)
+    runs = [spec("gd"), recovering("anti", 0.02), recovering("pgd", 0.01), bad]
+    store = Store(tmp_path / "store")
+    outcome = complete(runs, store, threads=1, show_progress=False)
+    assert [store.get(run) for run in runs[:3]] == [train(run) for run in runs[:3]]
+    assert store.failure(bad).reason.startswith("ValueError: batch=170 exceeds the 160 images")
+    assert "make_examples" in store.failure(bad).traceback
+    assert outcome.failures.keys() == {bad.name}
+    assert not list((tmp_path / "checkpoints").rglob("checkpoint.pt"))
+    assert (tmp_path / "checkpoints" / runs[1].prefix().name / "log.csv").exists()
+    again = complete(runs, store, threads=1, show_progress=False)
+    assert (again.found, len(again.records)) == (4, 3)
+
+
+def test_workers_that_die_and_workers_that_are_stopped(tmp_path):
+    """A death is a failure of that training alone; who stops listening leaves checkpoints."""
+    first, second, epochs = spec(epochs=10_000), spec("gd", epochs=10_000), []
+
+    def tick(count):
+        epochs.append(count)
+        if sum(epochs) == 2:  # the first training is on its way
+            (child,) = multiprocessing.active_children()
+            os.kill(child.pid, signal.SIGKILL)
+            epochs.append(1000)
+        if sum(epochs) > 1010:
+            raise KeyboardInterrupt
+
+    results = run_processes([first, second], 1, tmp_path, tick)
+    assert next(results) == Failure(first, "the process was ended by SIGKILL", "")
+    with pytest.raises(KeyboardInterrupt):
+        next(results)
+    assert not multiprocessing.active_children()
+    for run in (first, second):
+        assert Checkpoints(tmp_path, run).load()["epoch"] >= 1
+
+
+def test_without_torch_the_extra_is_named(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "torch" else find(n))
+    with pytest.raises(ImportError, match=r"pip install 'antipgd\[network\]'"):
+        next(run_processes([spec()]))
+
+
+def test_small_runs_load_no_torch():
+    code = (
+        "import sys, antipgd.paper.reproduce, antipgd.paper.training\n"
+        "from antipgd.paper.pipeline import complete\n"
+        "from antipgd.paper.spec import make_run\n"
+        "run = make_run('widening_valley', {}, 'gd', lr=.01, steps=5, seed=0)\n"
+        "print(len(complete([run]).records), 'torch' in sys.modules, 'sklearn' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "1 False False\n", done.stderr
