@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, mse_loss
@@ -29,6 +30,7 @@ class Case:
     batches: list[Any] | None
     options: dict[str, Any] = field(default_factory=dict)
     trace: float | None = None  # where there is a closed form
+    name: str = ""
 
     def loss(self, *batch: Any) -> torch.Tensor:
         return self.criterion(self.module, *batch)
@@ -66,6 +68,13 @@ class Case:
         return module
 
     def hessian(self) -> np.ndarray:
+        if not self.name:
+            return self._hessian()
+        if self.name not in HESSIANS:
+            HESSIANS[self.name] = self._hessian()
+        return HESSIANS[self.name]
+
+    def _hessian(self) -> np.ndarray:
         module, batches = self.reference(), self.batches
         shapes = {name: p.shape for name, p in self.tensors.items()}
 
@@ -324,9 +333,14 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("case", CASES, indirect=True)
 
 
+HESSIANS = {}  # of the cases below, once they have been asked for
+
+
 @pytest.fixture
 def case(request):
-    return CASES[request.param]()
+    made = CASES[request.param]()
+    made.name = request.param
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -339,5 +353,6 @@ def cases():
 def one_thread():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with threadpool_limits(1):
+        yield
     torch.set_num_threads(threads)

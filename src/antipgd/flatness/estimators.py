@@ -24,6 +24,7 @@ from antipgd.flatness.samples import Samples
 Array = NDArray[np.float64]
 Products = Callable[[Tensor], Tensor]
 _NEGLIGIBLE = 1000.0  # roundings: what is shorter is no direction of its own
+_CHUNK = 2**15  # elements at a time, so that what is computed from them stays in the cache
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,21 @@ class Operator:
 
     def by_parameter(self, one: Tensor, other: Tensor) -> Array:
         """Inner products of rows over each parameter, then those weighted by w²."""
-        plain, weighted = [], []
-        for a, b, c in self.cut(one, other):
-            terms = a.double() * b
-            plain.append(terms.sum(-1))
-            weighted.append(terms @ c.double())
-        return torch.stack(plain + weighted, -1).cpu().numpy()
+        columns = len(self.sizes)
+        sums = torch.zeros(len(one), 2 * columns, dtype=torch.float64, device=one.device)
+        for index, part in self.chunks():
+            terms = one[:, part] * other[:, part]
+            sums[:, index] += terms.sum(1)
+            sums[:, columns + index] += terms @ self.squares[part]
+        return sums.cpu().numpy()
+
+    def chunks(self) -> Iterator[tuple[int, slice]]:
+        """Places of a few elements, with the number of the parameter they belong to."""
+        start = 0
+        for index, size in enumerate(self.sizes):
+            for first in range(start, start + size, _CHUNK):
+                yield index, slice(first, min(first + _CHUNK, start + size))
+            start += size
 
     def in_parts(self, use: int, first: int, count: int) -> Iterator[Tensor]:
         """Probes, as many at a time as are multiplied at once."""
@@ -95,9 +105,10 @@ class Forms:
         self.operator, self.use, self.image, self.known = operator, use, image, known
         columns, squares = len(operator.sizes), operator.squares
         self.values = np.zeros((0, 2 * columns))
-        self._first = torch.zeros_like(squares, dtype=torch.float64)  # lest squares cancel
-        self._sums = torch.zeros_like(self._first)
-        self._squares = np.zeros((3, columns))
+        self._powers = torch.stack([torch.ones_like(squares), squares, squares**2], -1)
+        self._first = torch.zeros_like(squares)  # of the samples; taken off lest squares cancel
+        self._sums = torch.zeros_like(squares)
+        self._squares = torch.zeros(columns, 3, dtype=torch.float64, device=squares.device)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -110,34 +121,35 @@ class Forms:
     def add(self, v: Tensor, image: Tensor) -> None:
         """The samples of these rows."""
         if not len(self):
-            self._first = v[0].double() * image[0]
-        for index, (a, b, first, sums, squares) in enumerate(
-            self.operator.cut(v, image, self._first, self._sums)
-        ):
-            terms = (a.double() * b).sub_(first)
-            sums += terms.sum(0)
-            self._squares[:, index] += _moments(terms.square_().sum(0), squares)
-        samples = self.operator.by_parameter(v, image) + self.known
+            self._first = v[0] * image[0]
+        columns = len(self.operator.sizes)
+        sums = torch.zeros(len(v), 2, columns, dtype=torch.float64, device=v.device)
+        for index, part in self.operator.chunks():
+            powers = self._powers[part]
+            terms = v[:, part] * image[:, part]
+            sums[..., index] += terms @ powers[:, :2]
+            terms.sub_(self._first[part])
+            self._sums[part] += terms.sum(0)
+            self._squares[index] += (terms.square_() @ powers).sum(0)
+        samples = sums.flatten(1).cpu().numpy() + self.known
         self.values = np.concatenate([self.values, samples])
 
     def elements(self) -> Array:
         """Σ_i Var(a_i) w_i^(0, 2, 4) over each parameter."""
         n = len(self)
-        means = [_moments(sums**2 / n, squares) for sums, squares in self.operator.cut(self._sums)]
-        return np.maximum(self._squares - np.transpose(means), 0) / (n - 1)
+        means = torch.zeros_like(self._squares)
+        for index, part in self.operator.chunks():
+            means[index] += (self._sums[part].square() @ self._powers[part]) / n
+        spread = (self._squares - means).clamp(min=0) / (n - 1)
+        return spread.T.cpu().numpy()
 
     def variance(self) -> float:
         """Of one sample, over all parameters."""
         return 2 * float(self.elements()[0].sum())
 
-    def samples(self, pilot: int) -> Samples:
-        """With the degrees of freedom of the first `pilot`."""
-        return Samples(self.values, pilot, self.operator.rounding, elements=self.elements())
-
-
-def _moments(terms: Tensor, squares: Tensor) -> Array:
-    weighted = terms * squares
-    return torch.stack([terms.sum(), weighted.sum(), weighted @ squares.double()]).cpu().numpy()
+    def samples(self) -> Samples:
+        """With the spread of their elements."""
+        return Samples(self.values, len(self), self.operator.rounding, elements=self.elements())
 
 
 def hutchinson(operator: Operator) -> Forms:

@@ -283,7 +283,8 @@ class Objective:
                 "its part of the Hessian out; write it with torch operations"
             )
         found = self._shared_products(vectors) if self.ranks else self._own_products(vectors)
-        if not bool(torch.isfinite(found).all()):
+        finite = bool(torch.isfinite(found.sum())) or bool(torch.isfinite(found).all())
+        if not finite:  # the sum is quickly had and tells in all but a strange case
             raise ValueError(
                 "a product with the Hessian is not finite though the loss is: it has no second "
                 "derivative here (a root or a norm at zero?) or it overflows (float64=True?)"
@@ -306,7 +307,7 @@ class Objective:
     def _own_products(self, vectors: Tensor) -> Tensor:
         rows = self.rows_at_once(matrices=2)
         parts = [self._products(part) for part in vectors.split(rows) if len(part)]
-        return torch.cat(parts) if parts else vectors
+        return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else vectors
 
     def _products(self, vectors: Tensor) -> Tensor:
         total, mean, weights = torch.zeros_like(vectors), 0.0, 0.0
@@ -357,7 +358,7 @@ class Objective:
             return
         rows = self._rows_through_a_graph()
         for sums, part in zip(total.split(rows), vectors.split(rows), strict=True):
-            sums.add_(self._derivatives(gradient, curved, part), alpha=weight)
+            self._add_rows(sums, gradient, curved, part, weight)
 
     def _rows_through_a_graph(self) -> int:
         """How many vectors at once; each makes the graph's tensors anew."""
@@ -367,25 +368,32 @@ class Objective:
             return 1
         return max(1, min(_ROWS, self.memory // max(1, self._graph)))
 
-    def _derivatives(self, gradient: Sequence[Tensor], curved: list[int], rows: Tensor) -> Tensor:
-        """Hv for each row v."""
+    def _add_rows(
+        self, sums: Tensor, gradient: Sequence[Tensor], curved: list[int], rows: Tensor,
+        weight: float,
+    ) -> None:  # fmt: skip
+        """sums += weight · Hv for each row v, at once if that can be."""
         if len(rows) > 1:
             try:
-                return self._derivative(gradient, curved, rows)
+                return self._add_derivative(sums, gradient, curved, rows, weight)
             except RuntimeError:  # some operations cannot be vectorised; one by one tells others
                 self._one_by_one = True
-        return torch.stack([self._derivative(gradient, curved, vector) for vector in rows])
+        for row, vector in zip(sums, rows, strict=True):
+            self._add_derivative(row, gradient, curved, vector, weight)
 
-    def _derivative(self, gradient: Sequence[Tensor], curved: list[int], vectors: Tensor) -> Tensor:
-        """Hv of one vector, or of all rows at once."""
+    def _add_derivative(
+        self, sums: Tensor, gradient: Sequence[Tensor], curved: list[int], vectors: Tensor,
+        weight: float,
+    ) -> None:  # fmt: skip
+        """Of one vector, or of all rows at once."""
         pieces, lead = self.pieces(vectors), vectors.shape[:-1]
         found = torch.autograd.grad(
             [gradient[i] for i in curved], self.tensors, [pieces[i] for i in curved],
             retain_graph=True, allow_unused=True, is_grads_batched=bool(lead),
         )  # fmt: skip
-        parts = [vectors.new_zeros(*lead, size) if part is None else part.reshape(*lead, size)
-                 for part, size in zip(found, self.sizes, strict=True)]  # fmt: skip
-        return torch.cat(parts, dim=-1)
+        for place, part in zip(sums.split(self.sizes, dim=-1), found, strict=True):
+            if part is not None:
+                place.add_(part.reshape(place.shape), alpha=weight)
 
     def check_deterministic(self) -> None:
         """Refuse a loss or data that change from one look to the next."""

@@ -3,8 +3,8 @@
 A sketch HΩ tells how fast the spectrum falls: each of its vectors measures how much of H the others
 leave, and so what Hutch++ would cost with each rank, against Hutchinson's. Then samples are drawn
 until the tolerance is met. That they are stopped by their own spread would make intervals too short
-if the spread were noisy; that of the elements (see `estimators.Forms`) hardly is, and Student's
-quantile stays that of the fewest samples.
+if the spread were noisy; that of the elements (see `estimators.Forms`) hardly is, which the tested
+coverage confirms.
 """
 
 import math
@@ -86,13 +86,12 @@ class Plan:
         self._draw(forms, max(0, least - len(forms)))
         if self.tolerance is None:
             self._draw(forms, self.left)
-            return forms.samples(len(forms))
-        pilot = len(forms)
-        while self.left > 0 and not self.met(forms.samples(pilot)):
-            wanted = self._needed(forms.variance(), self._mean(forms), pilot)
-            a_few = len(forms) // 20 + 1  # the mean moves, and with it what is wanted
+            return forms.samples()
+        while self.left > 0 and not self.met(forms.samples()):
+            wanted = self._needed(forms.variance(), self._mean(forms), len(forms))
+            a_few = len(forms) // 50 + 1  # the mean moves, and with it what is wanted
             self._draw(forms, int(min(self.left, max(a_few, wanted - len(forms) + 1))))
-        return forms.samples(pilot)
+        return forms.samples()
 
     def _draw(self, forms: Forms, count: int) -> None:
         self.spent += count
