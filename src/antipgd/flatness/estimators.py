@@ -200,8 +200,8 @@ def residual(operator: Operator, within: Subspace) -> Forms:
     basis = within.basis
 
     def image(g: Tensor) -> Tensor:
-        found = operator.products(g - (g @ basis.T) @ basis)
-        return found - (found @ basis.T) @ basis
+        found = operator.products(torch.addmm(g, g @ basis.T, basis, alpha=-1))
+        return found.addmm_(found @ basis.T, basis, alpha=-1)
 
     return Forms(operator, RESIDUAL, image, within.trace)
 
