@@ -238,7 +238,7 @@ def reproduce(
     store = Store(out / "store", _say)
     unique = {run.name: run for runs in plan.values() for run in runs}
     ready = _shipped_records(unique) if size is None else {}
-    wanted = [run for name, run in unique.items() if size or not isinstance(run, Training)]
+    wanted = [run for run in unique.values() if size or not isinstance(run, Training)]
     try:
         if run:
             write_plan(out, wanted)
@@ -270,6 +270,6 @@ def reproduce(
     _print_verdicts(rows, claims)
     for note in notes:
         print(note)
-    print(f"{len(unique)} runs, {len(claims)} claims in {time.perf_counter() - began:.0f} s")
+    print(f"{len(wanted)} runs, {len(claims)} claims in {time.perf_counter() - began:.0f} s")
     print(f"the page: {out / 'report.html'}")
     return 1 if outcome.failures else 0
