@@ -124,7 +124,8 @@ def _check(method: str, tolerance: float | None, max_probes: int | None, size: i
     """The number of products that may be spent."""
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}")
-    if tolerance is not None and not (isinstance(tolerance, float) and 0 < tolerance < 1):
+    number = isinstance(tolerance, float | np.floating)
+    if tolerance is not None and not (number and 0 < tolerance < 1):
         raise ValueError(f"tolerance must be a relative error between 0 and 1; got {tolerance!r}")
     if max_probes is None:
         return PRODUCTS if tolerance is None else PRODUCTS_AT_MOST
