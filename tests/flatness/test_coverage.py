@@ -19,6 +19,7 @@ SEEDS = 400
 METHODS = ["hutchinson", "hutch++", "xtrace"]
 FIXED = 64  # products
 STOPPED = 100  # the tolerance is what Hutchinson's reaches with so many products
+TOLERANCES = {"nearly the identity": 0.02}  # Hutchinson's is too good there for the others
 TOTAL = np.array([1.0, 0.0])
 
 
@@ -52,12 +53,13 @@ def matrices(cases):
 class Dense:
     """Plans on a whole matrix."""
 
-    def __init__(self, H, first_seed=0):
+    def __init__(self, H, first_seed=0, tolerance=None):
         self.first_seed = first_seed
         self.matrix, self.trace, self.size = torch.from_numpy(H), np.trace(H), len(H)
         self.ones = torch.ones(self.size, dtype=torch.float64)
         variance = 2 * (H**2).sum() - 2 * (np.diag(H) ** 2).sum()
-        self.tolerance = min(0.2, 2 * np.sqrt(variance / STOPPED) / abs(self.trace))
+        reached = min(0.2, 2 * np.sqrt(variance / STOPPED) / abs(self.trace))
+        self.tolerance = tolerance or reached
 
     def estimate(self, method, seed, tolerance):
         probes = Probes(seed, ["0"], [self.size], torch.float64, torch.device("cpu"))
@@ -99,7 +101,8 @@ def test_intervals_cover(cases, capsys):
     columns = [(method, stopped) for method in [*METHODS, "auto"] for stopped in (False, True)]
     rows, tolerances = {}, {}
     for k, (name, H) in enumerate(matrices(cases).items()):
-        dense = Dense(H, first_seed=SEEDS * k)  # so that the rows are independent
+        # Seeds of its own, so that the rows are independent.
+        dense = Dense(H, SEEDS * k, TOLERANCES.get(name))
         tolerances[name] = dense.tolerance
         rows[name] = [dense.coverage(method, stopped) for method, stopped in columns]
     with capsys.disabled():

@@ -303,3 +303,11 @@ def test_auto_that_ends_with_hutchinson_has_its_samples():
     auto = Plan(operator_of(H), 96, None, 100).carry_out("auto")[1]
     plain = Plan(operator_of(H), 96, None, 100).carry_out("hutchinson")[1]
     np.testing.assert_allclose(auto.values, plain.values, rtol=1e-13)
+
+
+@pytest.mark.parametrize("tolerance", [None, 0.1])
+def test_the_products_to_come_are_announced_before_they_are_taken(tolerance):
+    told = []
+    plan = Plan(operator_of(low_rank(60) + np.eye(120)), 200, tolerance, 60, told.append)
+    plan.carry_out("hutchinson")
+    assert told[-1] == plan.spent

@@ -8,6 +8,7 @@ coverage confirms.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -32,10 +33,16 @@ class Plan:
     """Spends products on an operator until a tolerance is met or the budget is used up."""
 
     def __init__(
-        self, operator: Operator, budget: int, tolerance: float | None, max_rank: int
+        self,
+        operator: Operator,
+        budget: int,
+        tolerance: float | None,
+        max_rank: int,
+        expect: Callable[[float], None] = lambda products: None,
     ) -> None:
         self.operator, self.budget, self.tolerance = operator, budget, tolerance
         self.max_rank = max_rank  # that fits into memory
+        self.expect = expect  # is told how many products there will be, as soon as that is known
         self.spent = 0
         self.size = sum(operator.sizes)
         self._total = np.repeat([1.0, 0.0], len(operator.sizes))
@@ -65,6 +72,7 @@ class Plan:
 
     def _exact(self) -> tuple[str, Samples]:
         self.spent += self.size
+        self.expect(self.spent)
         return "exact", estimators.exact_samples(self.operator)
 
     # Independent samples
@@ -85,6 +93,7 @@ class Plan:
         """Samples until there are enough."""
         self._draw(forms, max(0, least - len(forms)))
         if self.tolerance is None:
+            self.expect(self.budget)
             self._draw(forms, self.left)
             return forms.samples()
         while self.left > 0 and not self.met(forms.samples()):
@@ -95,6 +104,8 @@ class Plan:
 
     def _draw(self, forms: Forms, count: int) -> None:
         self.spent += count
+        if self.tolerance is not None:
+            self.expect(self.spent)
         forms.draw(count)
 
     # With the large eigenvalues taken out

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
 
 from antipgd.estimate import Estimate
 from antipgd.flatness.estimators import Operator
@@ -23,6 +25,7 @@ from antipgd.flatness.samples import Samples, ToleranceWarning
 Array = NDArray[np.float64]
 METHODS = tuple(MIN_PRODUCTS)
 PRODUCTS = 96  # unless a tolerance is given
+_PATIENCE = 2.0  # seconds before a bar is shown, on a terminal only
 PRODUCTS_AT_MOST = 10_000  # with one
 _MATRICES = 4  # of the size of a sketch, held at a time by Hutch++ and XTrace
 
@@ -212,12 +215,20 @@ def hessian_trace(
 def _trace(
     objective: Objective, method: str, budget: int, tolerance: float | None, seed: int
 ) -> Trace:
-    squares = objective.flat().square()
-    operator = Operator(
-        objective.products, objective.probes(seed), squares, objective.rows_at_once(matrices=4)
-    )
-    plan = Plan(operator, budget, tolerance, _max_rank(objective, method))
-    used, samples = plan.carry_out(method)
+    squares, rows = objective.flat().square(), objective.rows_at_once(matrices=4)
+    with tqdm(unit=" products", disable=None, leave=False, delay=_PATIENCE) as bar:
+
+        def products(vectors: Tensor) -> Tensor:
+            found = objective.products(vectors)
+            bar.update(len(vectors))
+            return found
+
+        def expect(total: float) -> None:
+            bar.total = total
+
+        operator = Operator(products, objective.probes(seed), squares, rows)
+        plan = Plan(operator, budget, tolerance, _max_rank(objective, method), expect)
+        used, samples = plan.carry_out(method)
     count = len(objective.names)
     total = samples.estimate(np.repeat([1.0, 0.0], count))
     norms = [float(part.double().sum()) for part in squares.split(objective.sizes)]
