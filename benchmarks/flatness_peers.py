@@ -5,10 +5,16 @@ dozen steps: the Hessian is that of a network on its way, neither a random nor a
 """
 
 import math
+import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
+from curvlinops import HessianLinearOperator, hutchinson_trace, hutchpp_trace, xtrace
+from hessian_eigenthings import HessianOperator, supervised_loss
+from hessian_eigenthings import trace as eigenthings_trace
+from pyhessian import hessian
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
@@ -28,7 +34,7 @@ class Case:
     side: int
     steps: int
     lr: float
-    group: int  # products for which ours shares a graph while seconds per product are measured
+    group: int  # products for which ours shares a graph where seconds per product are measured
     columns: int  # that curvlinops multiplies at once
     samples: int  # of the reference
 
@@ -65,28 +71,30 @@ class Case:
 
 CASES = {
     "ResNet18, width 8": Case("resnet18", 8, 512, 16, 30, 0.05, group=16, columns=4, samples=192),
-    "MLP": Case("mlp", 684, 512, 16, 30, 0.02, group=16, columns=4, samples=1024),
-    "ResNet18, width 64": Case("resnet18", 64, 64, 32, 0, 0.0, group=4, columns=1, samples=0),
+    "MLP": Case("mlp", 684, 512, 16, 30, 0.02, group=16, columns=4, samples=512),
+    "ResNet18, width 64": Case("resnet18", 64, 32, 32, 0, 0.0, group=4, columns=1, samples=0),
 }
 
 Data = tuple[Tensor, Tensor]
-Run = Callable[[int], tuple[float, int]]  # products that are allowed → estimate, products taken
+Found = tuple[float, int, bool]  # estimate, products taken, whether they were enough
+Run = Callable[[int], Found]  # of the products that are allowed
+Way = Callable[[nn.Module, Data, Case], Run]
 
 
 def objective(network: nn.Module, data: Data):
     return measuring(lambda b: cross_entropy(network(b[0]), b[1]), network, [data])
 
 
-def ours(method: str, tolerance: float) -> Callable[[nn.Module, Data, Case], Run]:
+def ours(method: str, tolerance: float) -> Way:
     """The whole task: the number of products is its own decision."""
 
     def prepared(network: nn.Module, data: Data, case: Case) -> Run:
-        def run(_: int) -> tuple[float, int]:
+        def run(_: int) -> Found:
             trace = hessian_trace(
                 lambda b: cross_entropy(network(b[0]), b[1]), network, [data],
                 method=method, tolerance=tolerance,
             )  # fmt: skip
-            return trace.mean, trace.products
+            return trace.mean, trace.products, bool(trace.converged)
 
         return run
 
@@ -95,11 +103,11 @@ def ours(method: str, tolerance: float) -> Callable[[nn.Module, Data, Case], Run
 
 def our_products(network: nn.Module, data: Data, case: Case) -> Run:
     """Probes and their products only: fewer than `hessian_trace` calls an estimate."""
+    function = ExitStack().enter_context(objective(network, data))  # for the whole process
 
-    def run(products: int) -> tuple[float, int]:
-        with objective(network, data) as function:
-            probes = function.probes(0).rows(SKETCH, 0, products)
-            return float((probes * function.products(probes)).sum() / products), products
+    def run(products: int) -> Found:
+        probes = function.probes(0).rows(SKETCH, 0, products)
+        return float(torch.linalg.vecdot(probes, function.products(probes)).mean()), products, True
 
     return run
 
@@ -109,25 +117,19 @@ def pyhessian(network: nn.Module, data: Data, case: Case) -> Run:
 
     Its own stopping rule is no error bar, and with a negative trace it stops at once: switched off.
     """
-    import warnings
-
-    from pyhessian import hessian
-
     with warnings.catch_warnings():  # that backward() with create_graph leaks memory
         warnings.simplefilter("ignore")
         of_batch = hessian(network, nn.CrossEntropyLoss(), data=data, cuda=False)
 
-    def run(products: int) -> tuple[float, int]:
+    def run(products: int) -> Found:
         samples = of_batch.trace(maxIter=products, tol=-math.inf)
-        return sum(samples) / len(samples), len(samples)
+        return sum(samples) / len(samples), len(samples), True
 
     return run
 
 
-def curvlinops(name: str) -> Callable[[nn.Module, Data, Case], Run]:
+def curvlinops(name: str) -> Way:
     def prepared(network: nn.Module, data: Data, case: Case) -> Run:
-        from curvlinops import HessianLinearOperator, hutchinson_trace, hutchpp_trace, xtrace
-
         class InChunks(HessianLinearOperator):
             """It multiplies all columns at once, vectorised, which does not fit into memory."""
 
@@ -142,45 +144,35 @@ def curvlinops(name: str) -> Callable[[nn.Module, Data, Case], Run]:
             check_deterministic=False,
         )  # fmt: skip
 
-        def run(products: int) -> tuple[float, int]:
+        def run(products: int) -> Found:
             torch.manual_seed(0)
-            return float(estimator[name](operator, products)), products
+            return float(estimator[name](operator, products)), products, True
 
         return run
 
     return prepared
 
 
-def eigenthings(name: str) -> Callable[[nn.Module, Data, Case], Run]:
+def eigenthings(name: str) -> Way:
     """Its finite differences are off by more than half with random signs: autograd is used."""
 
     def prepared(network: nn.Module, data: Data, case: Case) -> Run:
-        from hessian_eigenthings import HessianOperator, supervised_loss, trace
-
         operator = HessianOperator(network, [data], supervised_loss(nn.CrossEntropyLoss()))
 
-        def run(products: int) -> tuple[float, int]:
-            return trace(operator, num_matvecs=products, method=name, seed=0).estimate, products
+        def run(products: int) -> Found:
+            found = eigenthings_trace(operator, num_matvecs=products, method=name, seed=0)
+            return found.estimate, products, True
 
         return run
 
     return prepared
 
 
-OURS = ("antipgd auto", "antipgd hutch++", "antipgd xtrace", "antipgd hutchinson")
-
-
-def ways(tolerance: float) -> dict[str, Callable[[nn.Module, Data, Case], Run]]:
-    """Library and estimator by name; a first call prepares, a second runs."""
-    rows = {name: ours(name.split()[1], tolerance) for name in OURS}
-    rows |= {"PyHessian hutchinson": pyhessian}
-    rows |= {f"curvlinops {n}": curvlinops(n) for n in ("hutchinson", "hutch++", "xtrace")}
-    return rows | {f"eigenthings {n}": eigenthings(n) for n in ("hutchinson", "hutch++")}
-
-
-SAMPLERS = {
-    "antipgd": our_products,
-    "PyHessian": pyhessian,
-    "curvlinops": curvlinops("hutchinson"),
-    "eigenthings": eigenthings("hutchinson"),
-}
+def way(name: str, tolerance: float) -> Way:
+    """Of a library to an estimator; of a library alone, to a few products."""
+    library, estimator = name.split() if " " in name else (name, "hutchinson")
+    if library == "antipgd":
+        return ours(estimator, tolerance) if " " in name else our_products
+    if library == "PyHessian":
+        return pyhessian
+    return {"curvlinops": curvlinops, "eigenthings": eigenthings}[library](estimator)

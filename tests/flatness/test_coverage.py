@@ -5,6 +5,7 @@ the samples are those of `hessian_trace`. A cell is a model × an estimator × a
 products or a tolerance that stops it early. `make test-slow` prints the table.
 """
 
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -105,8 +106,8 @@ def test_intervals_cover(cases, capsys):
         dense = Dense(H, SEEDS * k, TOLERANCES.get(name))
         tolerances[name] = dense.tolerance
         rows[name] = [dense.coverage(method, stopped) for method, stopped in columns]
-    with capsys.disabled():
-        print(table(columns, rows, tolerances))
+    with capsys.disabled():  # stdout of pytest-xdist's workers goes nowhere, stderr is shown
+        print(table(columns, rows, tolerances), file=sys.stderr)
     estimators = [cell for row in rows.values() for cell in row[: 2 * len(METHODS)]]
     pooled = sum(cell.hits for cell in estimators) / sum(cell.runs for cell in estimators)
     assert 0.935 <= pooled <= 0.965

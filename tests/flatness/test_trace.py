@@ -120,14 +120,16 @@ def test_negative_traces():
 
 @pytest.mark.parametrize("method", ["exact", *METHODS])
 def test_float32_says_how_far_it_may_be_off(cases, method):
-    for name in ("mlp tanh", "mlp relu", "attention", "convolution", "batch norm train"):
+    for name in ("mlp relu", "attention", "convolution", "batch norm train"):
         case = cases[name]()
-        double = hessian_trace(*case.arguments, method=method, **case.options)
+        options = {"method": method, "max_probes": len(case.flat) if method == "exact" else 48}
+        options |= case.options
+        double = hessian_trace(*case.arguments, **options)
         case.module.float()
         case.batches = [(x.float(), y) for x, y in case.batches]
-        single = hessian_trace(*case.arguments, method=method, **case.options)
+        single = hessian_trace(*case.arguments, **options)
         assert single.mean == pytest.approx(double.mean, rel=1e-4)
-        again = hessian_trace(*case.arguments, method=method, float64=True, **case.options)
+        again = hessian_trace(*case.arguments, float64=True, **options)
         assert again.mean == pytest.approx(double.mean, rel=1e-5)
         assert again.sem != single.sem
         if method == "exact":
