@@ -126,7 +126,7 @@ def table(columns, rows, tolerances):
     ]
     for name, row in rows.items():
         cells = "".join(f"{cell!s:>20}" for cell in row)
-        lines.append(f"{name:22}{tolerances[name]:>8.3f}{cells}")
+        lines.append(f"{name:22}{tolerances[name]:>8.1g}{cells}")
     totals = [Cell(*np.sum([row[k][:2] for row in rows.values()], axis=0), 0)
               for k in range(len(columns))]  # fmt: skip
     shares = [100 * total.hits / total.runs for total in totals]
