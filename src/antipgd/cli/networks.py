@@ -4,13 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from antipgd.cli.usage import UsageError, check_threads, say
+from antipgd.cli.usage import UsageError, check_threads, say, words
 
 
 def add_commands(commands: Any) -> None:
-    """`antipgd data`, `antipgd tune` and `antipgd train`."""
+    """`antipgd data`, `antipgd tune`, `antipgd rehearse` and `antipgd train`."""
     _add_data(commands)
     _add_tune(commands)
+    _add_rehearse(commands)
     _add_train(commands)
 
 
@@ -66,6 +67,46 @@ def _tune(options: argparse.Namespace) -> int:
         return tune(options.scale, options.out, options.threads, options.retry, options.device)
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def _add_rehearse(commands: Any) -> None:
+    parser = commands.add_parser(
+        "rehearse",
+        help="a few steps of every method at a scale: seconds, memory, what noise costs",
+        description="Take a few steps of every method at a scale, each in a process of its own, in "
+        "turn, and print seconds, peak memory and the cost of an epoch beside SGD's. Nothing is "
+        "written.",
+    )
+    parser.add_argument("--scale", required=True, help="smoke, digits, small, medium or paper")
+    parser.add_argument(
+        "--only", action="append", metavar="METHOD,...", help="default: all methods"
+    )
+    parser.add_argument("--steps", type=int, help="in a turn (default: an epoch)")
+    parser.add_argument("--rounds", type=int, default=1, help="turns of each method (default: 1)")
+    parser.add_argument("--threads", type=int, help="of torch (default: all processors)")
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    parser.set_defaults(command=_rehearse)
+
+
+def _rehearse(options: argparse.Namespace) -> int:
+    from antipgd.paper.experiments.scales import scale_named
+    from antipgd.paper.run.processes import check_torch
+
+    check_threads(options.threads)
+    check_torch()
+    from antipgd.paper.rehearse import REHEARSED, rehearse, show
+
+    methods = REHEARSED if options.only is None else words(options.only)
+    try:
+        scale = scale_named(options.scale)
+        turns = rehearse(
+            scale, methods, steps=options.steps, rounds=options.rounds,
+            threads=options.threads, device=options.device,
+        )  # fmt: skip
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    print(show(scale, turns))
+    return 0
 
 
 # option: (type, help); their defaults are those of `make_training`

@@ -23,9 +23,11 @@ ARMS = {
     "antisgd": ("antisgd", "small"),
     "sgd_middle": ("sgd", "middle"),
     "antisgd_middle": ("antisgd", "middle"),
+    "label": ("label", "small"),
     "sam": ("sam", "small"),
 }
 TUNED = ("pgd", "anti", "antisgd")  # the middle batch takes the σ of the small one
+UNTUNED = {"label": 0.1, "sam": 0.05}  # not in any claim; what is usual
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,13 @@ class Scale:
         method, size = ARMS[arm]
         batch = self.batches[size]
         noisy = method not in ("gd", "sgd")
+        sigmas = {**UNTUNED, **self.sigmas}
         images, probes = self.trace if traced else (0, 0)
         settings: dict[str, Any] = {
             "batch": batch,
             "micro": self.micro if self.micro and batch % self.micro == 0 else None,
             "epochs": self.epochs,
-            "sigma": (self.sigmas[method] if sigma is None else sigma) if noisy else 0.0,
+            "sigma": (sigmas[method] if sigma is None else sigma) if noisy else 0.0,
             "noise_stop": self.noisy if noisy and method != "sam" else None,
             "measure": self.measure,
             "test_images": self.test_images,
@@ -127,6 +130,7 @@ SCALES = {
             batches={"large": 714, "small": 128, "middle": 1024},
             epochs=50, noisy=38, recover=(38, 58, 66),
             measure=(12, 25, 38, 50), recover_measure=(38, 48, 58, 66), trace=(128, 48),
+            grid=(0.005, 0.01, 0.02, 0.04, 0.08),
             sigmas={"pgd": 0.01, "anti": 0.04, "antisgd": 0.01},
         ),
         Scale(

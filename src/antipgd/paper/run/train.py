@@ -7,7 +7,7 @@ bits. Nothing random lives in this process: order, labels and noise are function
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,8 +155,8 @@ class Trainer:
             self.optimizer.step()
         return found
 
-    def run_epoch(self, tick: Tick, save_every: float) -> None:
-        """Go on to the end of this epoch; shorter if the loss leaves the finite numbers."""
+    def steps(self) -> Iterator[float]:
+        """The rest of this epoch, its loss after every step; ends where that is not finite."""
         spec, progress = self.spec, self.progress
         epoch, labels = progress.epoch + 1, self.examples.train[1]
         noisy = spec.noise_acts(epoch)
@@ -174,8 +174,14 @@ class Trainer:
             progress.step += 1
             progress.loss += loss
             progress.right += right
+            yield loss
+
+    def run_epoch(self, tick: Tick, save_every: float) -> None:
+        """Go on to the end of this epoch, and measure there."""
+        for _ in self.steps():
             self._between_steps(tick, save_every)
-        self._end_epoch(epoch, tick)
+        if not self.done:
+            self._end_epoch(self.progress.epoch + 1, tick)
 
     def _between_steps(self, tick: Tick, save_every: float) -> None:
         try:

@@ -1,0 +1,159 @@
+"""A few steps of every method of a scale, on this machine: seconds, memory, and what noise costs.
+
+For a look before hours of training, and at the price of each method beside plain SGD. Every method
+has a process of its own, so that its peak memory is its own, and they take turns.
+"""
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from statistics import median
+
+import torch
+from tqdm import tqdm
+
+from antipgd.paper.experiments.scales import TUNING_SEED, Scale
+from antipgd.paper.problems import nearest
+from antipgd.paper.run.examples import make_examples
+from antipgd.paper.run.logs import Log
+from antipgd.paper.run.machine import check_device, memory_advice, reproducible
+from antipgd.paper.run.ranks import join
+from antipgd.paper.run.train import Trainer
+from antipgd.paper.training import Training
+
+REHEARSED = ("sgd", "gd", "pgd", "anti", "antisgd", "label", "sam")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one turn of a method took: seconds by the clock and of the processor, peak MiB so far,
+    and the loss of its last step.
+    """
+
+    steps: int
+    seconds: float
+    cpu_seconds: float
+    memory: float
+    loss: float
+
+
+def _steps(trainer: Trainer) -> Iterator[float]:
+    """Without end; nothing is measured between epochs."""
+    while trainer.progress.diverged_at is None:
+        yield from trainer.steps()
+        trainer.progress.epoch, trainer.progress.step = trainer.progress.epoch + 1, 0
+    raise FloatingPointError(f"diverged in epoch {trainer.progress.diverged_at}")
+
+
+def _peak(device: str) -> float:
+    """MiB."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    unit = 2**20 if sys.platform == "darwin" else 2**10  # what the kernel counts in
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+class _Method:
+    """In its process: a training under way."""
+
+    running: "_Method"
+
+    def __init__(self, spec: Training, threads: int, device: str) -> None:
+        self.spec, self.threads, self.device = spec, threads, device
+        examples = make_examples(spec, device)
+        self.trainer = Trainer(spec, examples, None, Log(), join(device))
+        self.steps = _steps(self.trainer)
+
+    def turn(self, steps: int | None) -> Turn:
+        count = steps or self.trainer.steps_per_epoch
+        with reproducible(self.threads), memory_advice(self.spec):
+            clock, cpu = time.perf_counter(), time.process_time()
+            for _ in range(count):
+                loss = next(self.steps)
+            if torch.device(self.device).type == "cuda":
+                torch.cuda.synchronize(self.device)
+            took = time.perf_counter() - clock, time.process_time() - cpu
+        return Turn(count, *took, _peak(self.device), loss)
+
+
+def _begin(spec: Training, threads: int, device: str) -> int:
+    _Method.running = _Method(spec, threads, device)
+    return _Method.running.trainer.steps_per_epoch
+
+
+def _turn(steps: int | None) -> Turn:
+    return _Method.running.turn(steps)
+
+
+def rehearse(
+    scale: Scale,
+    methods: Sequence[str] = REHEARSED,
+    *,
+    steps: int | None = None,
+    rounds: int = 1,
+    threads: int | None = None,
+    device: str = "cpu",
+) -> dict[str, tuple[int, list[Turn]]]:
+    """Steps in an epoch and the turns of each method: `rounds` of `steps`, by default an epoch.
+
+    With more rounds than one, all processes live side by side, and one untimed turn warms up.
+    """
+    for method in methods:
+        if method not in REHEARSED:
+            raise ValueError(f"unknown method {method!r}; {nearest(method, list(REHEARSED))}")
+    for name, count in (("steps", steps), ("rounds", rounds)):
+        if count is not None and count < 1:
+            raise ValueError(f"{name} must be at least 1; got {count}")
+    check_device(device)
+    threads = threads or os.cpu_count() or 1
+    turns: dict[str, tuple[int, list[Turn]]] = {}
+    pools: dict[str, ProcessPoolExecutor] = {}
+    order = [(number, method) for number in range(rounds) for method in methods]
+    try:
+        for number, method in tqdm(order, unit=" turns", disable=None, leave=False):
+            if number == 0:
+                pools[method] = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+                spec = scale.training(method, TUNING_SEED)
+                per_epoch = pools[method].submit(_begin, spec, threads, device).result()
+                turns[method] = per_epoch, []
+                if rounds > 1:
+                    pools[method].submit(_turn, 1).result()
+            turns[method][1].append(pools[method].submit(_turn, steps).result())
+            if number == rounds - 1:
+                pools.pop(method).shutdown()
+    finally:
+        for pool in pools.values():
+            pool.shutdown(cancel_futures=True)
+    return turns
+
+
+def show(scale: Scale, turns: dict[str, tuple[int, list[Turn]]]) -> str:
+    """A table. Ratios are medians over rounds, of processor seconds per epoch in the same round."""
+
+    def per_epoch(method: str, number: int) -> float:
+        steps, found = turns[method]
+        return found[number].cpu_seconds / found[number].steps * steps
+
+    head = (
+        f"{'method':8}{'batch':>12}{'s/step':>9}{'s/epoch':>10}{'to SGD':>8}{'MiB':>8}{'loss':>8}"
+    )
+    lines = [head]
+    for method, (in_epoch, found) in turns.items():
+        spec = scale.training(method, TUNING_SEED)
+        parts = f"{spec.batch // spec.micro} x {spec.micro}" if spec.micro else f"{spec.batch}"
+        step = median(turn.seconds / turn.steps for turn in found)
+        ratio = ""
+        if "sgd" in turns:
+            rounds = range(len(found))
+            ratio = f"{median(per_epoch(method, n) / per_epoch('sgd', n) for n in rounds):.3f}"
+        memory = max(turn.memory for turn in found)
+        lines.append(
+            f"{method:8}{parts:>12}{step:9.3f}{step * in_epoch:10.2f}{ratio:>8}{memory:8.0f}"
+            f"{found[-1].loss:8.3f}"
+        )
+    return "\n".join(lines)
