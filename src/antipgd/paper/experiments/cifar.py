@@ -2,11 +2,12 @@
 
 GD, SGD, PGD, Anti-PGD and Anti-SGD with η = 0.05 and momentum 0.9; GD, PGD and Anti-PGD with a
 batch of a seventh of the images. The noise acts on all weights and is taken out of them before the
-last quarter of the epochs. σ of each method is the best of four on images held out of the training
-set, with seeds that are not used here. Judged at the end, and at z where the noise ends; each with
-BatchNorm's statistics estimated anew. The page shows the scale `small`: 5,000 images of 16×16, a
-network of width 8, six seeds, each with images of its own. Traces are of the training loss on 128
-images, compared at equal training losses, because cross-entropy's Hessian shrinks with its loss.
+last quarter of the epochs. σ of each method is the best of a grid on images held out of the
+training set, with seeds that are not used here. Judged at the end, and at z where the noise ends;
+each with BatchNorm's statistics estimated anew. The page shows the scale `small`: 5,000 images of
+16×16, a network of width 8, six seeds, each with images of its own. Traces are of the training loss
+on 128 images, compared at equal training losses, because cross-entropy's Hessian shrinks with its
+loss.
 """
 
 from antipgd.paper import figures
