@@ -3,6 +3,7 @@
 import csv
 import math
 import os
+import re
 import subprocess
 import sys
 import types
@@ -13,14 +14,17 @@ import torch
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
+from antipgd.cli import main
 from antipgd.noise import draws
 from antipgd.paper.networks import make_network
+from antipgd.paper.run import machine
 from antipgd.paper.run import train as train_module
 from antipgd.paper.run.checkpoint import Checkpoints
 from antipgd.paper.run.evaluate import Evaluator, barrier, loss_and_accuracy, weights_of
 from antipgd.paper.run.examples import corrupted, epoch_order, make_examples
 from antipgd.paper.run.gradients import backward, micro_batches, sam_backward
 from antipgd.paper.run.logs import TensorBoardLog
+from antipgd.paper.run.machine import bytes_for_backward
 from antipgd.paper.run.ranks import Ranks
 from antipgd.paper.run.train import train
 from antipgd.paper.training import make_training
@@ -342,6 +346,32 @@ def test_too_large_a_batch_is_told_what_to_do(error, monkeypatch):
     monkeypatch.setattr(train_module, "backward", fail)
     with pytest.raises(MemoryError, match=r"smaller micro that divides batch=50.*BatchNorm"):
         train(spec())
+
+
+def test_what_a_backward_pass_needs_is_counted_without_computing():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    assert bytes_for_backward(model, (4,), 10) == 4 * 10 * (4 + 3)  # inputs of the two layers
+    assert all(parameter.device.type == "cpu" for parameter in model.parameters())
+    network = make_network("resnet18", 8, (3, 16, 16), 10, 0)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    ten, twenty, thirty = (bytes_for_backward(network, (3, 16, 16), n) for n in (10, 20, 30))
+    assert thirty - twenty == twenty - ten > 0.9 * ten
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+
+
+def test_a_batch_that_cannot_fit_is_refused_before_anything_is_written(
+    monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(machine, "memory_left", lambda device: 2**20)
+    message = (
+        r"50 images at a time need at least .* GiB, and 0.0 GiB are free; give a smaller micro"
+    )
+    with pytest.raises(MemoryError, match=message):
+        train(spec(width=64), tmp_path)
+    options = ["--data", "digits", "--method", "gd", "--batch", "50", "--width", "64"]
+    assert main(["train", *options, "--epochs", "1", "--out", str(tmp_path)]) == 1
+    assert re.match(f"antipgd: {message}", capsys.readouterr().err)
+    assert not list(tmp_path.rglob("*.*"))
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return int(options.command(options))
         except (StoreUsageError, DataUsageError) as error:
             raise UsageError(str(error)) from error
-        except (StoreError, DataError) as error:
+        except (StoreError, DataError, MemoryError) as error:
             say(f"antipgd: {error}")
             return 1
     except UsageError as error:

@@ -1,10 +1,14 @@
 """What a training asks of the machine: the same bits every time, and enough memory."""
 
+import copy
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from antipgd.paper.training import Training
 
@@ -37,18 +41,63 @@ def reproducible(threads: int) -> Iterator[None]:
         torch.use_deterministic_algorithms(before[1])
 
 
+def _advice(spec: Training) -> str:
+    return (
+        f"give a smaller micro that divides batch={spec.batch}. Results change with it: "
+        f"BatchNorm's statistics are those of a micro-batch"
+    )
+
+
+def bytes_for_backward(model: nn.Module, shape: tuple[int, ...], images: int) -> int:
+    """What a forward pass keeps for the backward pass: the least memory that a step needs.
+
+    Counted on torch's meta device, where tensors have sizes and no contents.
+    """
+    twin = copy.deepcopy(model).to("meta")
+    kept: dict[int, Tensor] = {}  # by storage, alive so that no other takes its place
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        twin(torch.empty(images, *shape, device="meta"))
+    own = {parameter.untyped_storage()._cdata for parameter in twin.parameters()}
+    return sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in own)
+
+
+def memory_left(device: str) -> int | None:
+    """Bytes; None where the system does not say."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if "MemAvailable" in line)
+    except (OSError, StopIteration):
+        return None
+
+
+def check_memory(spec: Training, model: nn.Module, shape: tuple[int, ...], device: str) -> None:
+    """Refuse batches that cannot fit, before the system ends the process without a word."""
+    images = spec.micro or spec.batch
+    need, left = bytes_for_backward(model, shape, images), memory_left(device)
+    if left is not None and need > left:
+        needed, free = (f"{count / 2**30:.1f} GiB" for count in (need, left))
+        raise MemoryError(
+            f"{images} images at a time need at least {needed}, and {free} are free; "
+            f"{_advice(spec)}"
+        )
+
+
 @contextmanager
 def memory_advice(spec: Training) -> Iterator[None]:
-    """Around the computation: say what to do when it does not fit into memory."""
+    """Around the computation: say what to do when it does not fit into memory after all."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        text = str(error).lower()
-        if not isinstance(error, MemoryError) and not any(sign in text for sign in _SIGNS):
+        told = isinstance(error, MemoryError) and bool(error.args)
+        if told or (error.args and not any(sign in str(error).lower() for sign in _SIGNS)):
             raise
-        size = spec.micro or spec.batch
         raise MemoryError(
-            f"{size} images at a time do not fit into memory; give a smaller micro that divides "
-            f"batch={spec.batch}. Results change with it: BatchNorm's statistics are those of a "
-            f"micro-batch"
+            f"{spec.micro or spec.batch} images at a time do not fit into memory; {_advice(spec)}"
         ) from error

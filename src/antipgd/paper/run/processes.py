@@ -115,7 +115,9 @@ class _Worker:
 
 def _ending(code: int | None) -> str:
     if code is not None and code < 0:
-        return f"the process was ended by {signal.Signals(-code).name}"
+        name = signal.Signals(-code).name
+        why = " (short of memory? a smaller micro needs less)" if name == "SIGKILL" else ""
+        return f"the process was ended by {name}{why}"
     return f"the process ended with exit code {code}"
 
 
@@ -141,9 +143,24 @@ class _Queue:
     def next(self) -> Training | None:
         return self._ready.popleft() if self._ready else None
 
+    def waiting(self, name: str) -> list[Training]:
+        """Those that begin with a training."""
+        return self._waiting.get(name, [])
+
     def done(self, name: str) -> None:
         """Those that begin with a training can go on from it (or, if it failed, by themselves)."""
         self._ready.extend(self._waiting.pop(name, []))
+
+
+def _counted(name: str, epochs: int, queue: _Queue, ahead: Counter[str]) -> int:
+    """Epochs to tell of: shared ones count for each training that begins with them, as they are
+    trained, and not again (`ahead`) when it goes on from there.
+    """
+    again = min(epochs, ahead[name])
+    ahead[name] -= again
+    sharing = queue.waiting(name)
+    ahead.update({spec.name: epochs for spec in sharing})
+    return epochs * len(sharing) + (epochs - again if name in queue.asked else 0)
 
 
 def run_processes(
@@ -160,6 +177,7 @@ def run_processes(
     """
     check_torch()
     queue, stop = _Queue(specs, share=root is not None), _START.Event()
+    ahead: Counter[str] = Counter()
     workers: list[_Worker] = []
     try:
         while True:
@@ -176,7 +194,7 @@ def run_processes(
             for jobs in wait(list(busy)):
                 name, said = busy[jobs].hear()  # type: ignore[index]
                 if isinstance(said, int):
-                    tick(said if name in queue.asked else 0)
+                    tick(_counted(name, said, queue, ahead))
                 elif isinstance(said, str):
                     warn(said)
                 else:

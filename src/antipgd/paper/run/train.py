@@ -23,7 +23,7 @@ from antipgd.paper.run.evaluate import Evaluator, Tick, clean, clean_weights, po
 from antipgd.paper.run.examples import Examples, corrupted, epoch_order, make_examples
 from antipgd.paper.run.gradients import backward, micro_batches, sam_backward
 from antipgd.paper.run.logs import Log, write_log
-from antipgd.paper.run.machine import check_device, memory_advice, reproducible
+from antipgd.paper.run.machine import check_device, check_memory, memory_advice, reproducible
 from antipgd.paper.run.ranks import Ranks, join
 from antipgd.paper.training import Training
 from antipgd.torch import Noise, attach, norms
@@ -72,6 +72,7 @@ class Trainer:
         layout = torch.channels_last if spec.channels_last else torch.contiguous_format
         model = make_network(spec.model, spec.width, examples.shape, examples.classes, spec.seed)
         device = examples.train[0].device
+        check_memory(spec, model, examples.shape, str(device))
         self.model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
         self.optimizer = make_optimizer(spec, self.model)
         self.noise: Noise | None = None
