@@ -10,10 +10,17 @@ import pytest
 from antipgd.cli import main
 from antipgd.paper.experiments import NETWORKS, arms, load, network_runs, runs_of
 from antipgd.paper.experiments.recover import jumps
-from antipgd.paper.experiments.scales import ARMS, SCALES, TUNED, TUNING_SEED, scale_named
+from antipgd.paper.experiments.scales import (
+    ARMS,
+    SCALES,
+    TUNED,
+    TUNING_SEED,
+    UNTUNED,
+    scale_named,
+)
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
-from antipgd.paper.shipped import lines
+from antipgd.paper.shipped import lines, summary
 from antipgd.paper.store import Store
 from antipgd.paper.training import MEASURES, make_training
 from antipgd.paper.tuning import image_passes, scale_to_use, tuning_table, winners
@@ -47,10 +54,10 @@ def test_every_scale_can_be_planned_with_equal_budgets_and_seeds_of_its_own(name
     counts = {method: sum(run.method == method for run in tuning) for method in TUNED}
     assert len(set(counts.values())) == 1
     assert all(run.validation and run.seed >= TUNING_SEED for run in tuning)
-    tested = [run for run in network_runs(name) if not run.validation]
+    tested = [run for run in network_runs(scale) if not run.validation]
     assert all(run.seed < TUNING_SEED and run.trace_probes >= 48 for run in tested)
     assert {(run.method, run.batch) for run in tested} == {
-        (method, scale.batches[size]) for arm, (method, size) in ARMS.items() if arm != "sam"
+        (method, scale.batches[size]) for arm, (method, size) in ARMS.items() if arm not in UNTUNED
     }
 
 
@@ -186,6 +193,18 @@ def test_records_survive_being_shipped(tmp_path):
         list(lines("smoke", Store(tmp_path / "other"), [run]))
 
 
+def test_the_summary_has_a_row_for_each_arm():
+    records = [curve("gd", 0.5, 3.0, 0.1), curve("gd", 0.7, 5.0, 0.1, seed=1)]
+    records += [curve("anti", 0.8, 2.0, 0.2), replace(record("pgd", validation=True))]
+    table = summary(records)
+    assert list(table["method"]) == ["gd", "anti"]
+    assert list(table["seeds"]) == [2, 1]
+    assert table["test accuracy, %"][0].startswith("60 [")
+    assert table["test accuracy, %"][1] == "80"
+    assert table["trace"][1] == "2"
+    assert list(table["noisy epochs"]) == ["", "1-2"]
+
+
 def test_everything_runs_at_the_smallest_scale_and_is_not_run_again(tmp_path, capsys):
     out = str(tmp_path / "out")
     assert main(["tune", "--scale", "smoke", "--out", out]) == 0
@@ -200,6 +219,10 @@ def test_everything_runs_at_the_smallest_scale_and_is_not_run_again(tmp_path, ca
     assert "0 runs to do" in capsys.readouterr().out
     page = (Path(out) / "report.html").read_text()
     assert "ResNet18 on CIFAR-10" in page
+    assert main(["records", "smoke", "--out", out]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown[1:6]] == ["gd", "sgd", "pgd", "anti", "antisgd"]
+    assert shown[-1] == "24 of 24 trainings, 6 of them to tune σ"
 
 
 def test_a_single_training_from_the_command_line(tmp_path, capsys):
@@ -214,6 +237,8 @@ def test_a_single_training_from_the_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(("words", "message"), [
     ("tune --scale smal", "unknown scale 'smal'"),
     ("paper --scale smal", "unknown scale 'smal'"),
+    ("records smal", "unknown scale 'smal'"),
+    ("records smoke --out nowhere", "nowhere is not a folder with results"),
     ("tune --scale smoke --threads 0", "--threads must be at least 1; got 0"),
     ("train --data digits --method anti --batch 10 --epochs 1", "needs sigma > 0; got 0.0"),
     ("train --data digits --method gd --batch 10 --epochs 1 --measure-every 0", "at least 1"),

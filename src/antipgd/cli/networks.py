@@ -8,10 +8,11 @@ from antipgd.cli.usage import UsageError, check_threads, say, words
 
 
 def add_commands(commands: Any) -> None:
-    """`antipgd data`, `antipgd tune`, `antipgd rehearse` and `antipgd train`."""
+    """`antipgd data`, `tune`, `rehearse`, `records` and `train`."""
     _add_data(commands)
     _add_tune(commands)
     _add_rehearse(commands)
+    _add_records(commands)
     _add_train(commands)
 
 
@@ -106,6 +107,48 @@ def _rehearse(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     print(show(scale, turns))
+    return 0
+
+
+def _add_records(commands: Any) -> None:
+    parser = commands.add_parser(
+        "records",
+        help="a table of the networks trained at a scale: those that ship, or yours",
+        description="Means at the end over the seeds that are there, with 95 %% intervals; at z "
+        "while there is noise, BatchNorm's statistics estimated anew.",
+    )
+    parser.add_argument("scale", help="smoke, digits, small, medium or paper")
+    parser.add_argument(
+        "--out", type=Path, help="a folder of `antipgd paper` (default: what ships with antipgd)"
+    )
+    parser.set_defaults(command=_records)
+
+
+def _records(options: argparse.Namespace) -> int:
+    from antipgd.paper.experiments import network_runs
+    from antipgd.paper.shipped import shipped, stored_records, summary
+    from antipgd.paper.store import Store
+    from antipgd.paper.tuning import scale_to_use
+
+    try:
+        scale = scale_to_use(options.scale, options.out or Path())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    runs = {run.name: run for run in network_runs(scale)}
+    if options.out is None:
+        found = shipped(scale.name)
+        records = [] if found is None else list(found.records.values())
+    elif not options.out.is_dir():
+        raise UsageError(f"{options.out} is not a folder with results")
+    else:
+        records = stored_records(Store(options.out / "store", say), runs.values())
+    if not any(not record.run.validation for record in records):
+        where = "ship with the package" if options.out is None else f"are in {options.out}"
+        say(f"no trainings of scale {scale.name} {where}")
+        return 1
+    print(summary(records).to_string(index=False, na_rep=""))
+    tuning = sum(record.run.validation for record in records)
+    print(f"{len(records)} of {len(runs)} trainings, {tuning} of them to tune σ")
     return 0
 
 

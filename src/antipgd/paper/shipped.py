@@ -1,7 +1,8 @@
 """Records of trainings that ship with the package, so that the page needs no training.
 
-One file for each scale: a line that says which command made them, then a line for each record with
-its provenance. Written from a store by `python -m antipgd.paper.shipped SCALE STORE > FILE`.
+One file for each scale: a line that says which command made them and where, then a line for each
+record. Written from a store by `python -m antipgd.paper.shipped SCALE STORE > FILE`. `summary` is
+their table.
 """
 
 import json
@@ -13,7 +14,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
+
+from antipgd.estimate import Estimate
 from antipgd.paper.experiments import network_runs
+from antipgd.paper.experiments.arms import values
+from antipgd.paper.experiments.scales import scale_named
 from antipgd.paper.record import Record, record_from
 from antipgd.paper.store import Store
 from antipgd.paper.training import Training
@@ -38,10 +44,43 @@ def shipped(scale: str) -> Shipped | None:
     return Shipped({r.run.name: r for r in current}, head["command"], head["made"])
 
 
+_SHOWN = {"test_accuracy": "test accuracy, %", "train_loss": "training loss", "trace": "trace",
+          "scaled_trace": "scaled trace"}  # fmt: skip
+
+
+def summary(records: Iterable[Record]) -> pd.DataFrame:
+    """A row for each arm: means at the end, with 95 % intervals where there are several seeds.
+
+    Measured at z while there is noise, with BatchNorm's statistics estimated anew; tuning is left
+    out.
+    """
+    arms: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        run = record.run
+        if not run.validation:
+            noise = f"{run.noise_start + 1}-{run.noise_stop or run.epochs}" if run.sigma else ""
+            key = (run.method, run.batch, run.sigma or None, noise, run.epochs)
+            arms.setdefault(key, []).append(record)
+    rows = []
+    for key, found in arms.items():
+        row = dict(zip(("method", "batch", "σ", "noisy epochs", "of"), key, strict=True))
+        row["seeds"] = len(found)
+        for measure, title in _SHOWN.items():
+            factor = 100 if measure == "test_accuracy" else 1
+            row[title] = str(Estimate.of(factor * values(found, measure))).partition(", n")[0]
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def stored_records(store: Store, runs: Iterable[Training]) -> list[Record]:
+    """The records of those trainings that a store has."""
+    unique = {run.name: run for run in runs}
+    return [record for run in unique.values() if (record := store.get(run)) is not None]
+
+
 def lines(scale: str, store: Store, runs: Iterable[Training]) -> Iterator[str]:
     """The file of a scale, from the records of a store."""
-    runs = list({run.name: run for run in runs}.values())
-    records = [record for run in runs if (record := store.get(run)) is not None]
+    records = stored_records(store, runs)
     if not records:
         raise ValueError(f"{store.root} has no training of scale {scale!r}")
     made = store.provenance(records[0].run) or {}
@@ -63,5 +102,5 @@ def _rounded(value: Any) -> Any:
 
 if __name__ == "__main__":
     name, root = sys.argv[1], Path(sys.argv[2])
-    for text in lines(name, Store(root), network_runs(name)):
+    for text in lines(name, Store(root), network_runs(scale_named(name))):
         print(text)

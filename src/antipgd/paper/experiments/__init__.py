@@ -85,7 +85,7 @@ def runs_of(name: str, seeds: int | None = None, scale: Scale | None = None) -> 
     return [*module.runs(module.SEEDS if seeds is None else seeds)]
 
 
-def network_runs(scale: str) -> list[Training]:
+def network_runs(scale: Scale) -> list[Training]:
     """All trainings of a scale, as its experiments ask for them."""
-    found = [run for name in NETWORKS for run in runs_of(name, scale=scale_named(scale))]
+    found = [run for name in NETWORKS for run in runs_of(name, scale=scale)]
     return [run for run in found if isinstance(run, Training)]
