@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from antipgd.flatness import hessian_trace
-from antipgd.flatness.objective import measuring
+from antipgd.flatness.measuring import measuring
 from antipgd.flatness.probes import SKETCH
 from antipgd.paper.networks import make_network
 

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from antipgd.flatness import NotDeterministicError, hessian_trace
 from antipgd.flatness import objective as objective_module
-from antipgd.flatness.objective import measuring, named_tensors
+from antipgd.flatness.inputs import named_tensors
+from antipgd.flatness.measuring import measuring
 
 
 def normal(*shape, seed=0, dtype=torch.float64):

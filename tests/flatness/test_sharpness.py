@@ -9,7 +9,7 @@ from torch import nn
 
 from antipgd.estimate import Estimate
 from antipgd.flatness import ToleranceWarning, expected_sharpness, hessian_trace
-from antipgd.flatness.objective import measuring
+from antipgd.flatness.measuring import measuring
 from antipgd.flatness.probes import SHARPNESS, Probes
 from antipgd.flatness.sharpness import Noise, sharpness_samples
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from antipgd.flatness import hessian_trace
-from antipgd.flatness.objective import measuring
+from antipgd.flatness.measuring import measuring
 from antipgd.flatness.state import generator_states, same_values, undisturbed
 
 METHODS = ["exact", "hutchinson", "hutch++", "xtrace", "auto"]

@@ -12,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from antipgd.flatness.objective import MEMORY, Objective, Parameters, measuring
+from antipgd.flatness.inputs import Parameters
+from antipgd.flatness.measuring import measuring
+from antipgd.flatness.objective import MEMORY, Objective
 from antipgd.flatness.probes import SHARPNESS
 from antipgd.noise.stream import canonical_name
 from antipgd.theory import pac_bayes

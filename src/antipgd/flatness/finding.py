@@ -20,7 +20,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from antipgd.estimate import Estimate
-from antipgd.flatness.objective import Loss, Objective, Parameters, measuring
+from antipgd.flatness.inputs import Parameters
+from antipgd.flatness.measuring import measuring
+from antipgd.flatness.objective import Loss, Objective
 from antipgd.flatness.probes import SHARPNESS, SKETCH
 from antipgd.theory import finder
 from antipgd.theory.equivalences import steps_for

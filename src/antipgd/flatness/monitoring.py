@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from antipgd.estimate import Estimate
-from antipgd.flatness.objective import Loss, Objective, Parameters, measuring, named_tensors
+from antipgd.flatness.inputs import Parameters, named_tensors
+from antipgd.flatness.measuring import measuring
+from antipgd.flatness.objective import Loss, Objective
 from antipgd.flatness.planning import MIN_PRODUCTS
 from antipgd.flatness.probes import SHARPNESS
 from antipgd.flatness.trace import Trace, hessian_trace

@@ -7,7 +7,7 @@ examples; where no tensor is found all count alike.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,16 +15,20 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
+from antipgd.flatness.inputs import (
+    converted,
+    differentiable,
+    double,
+    examples_in,
+    same_tensors,
+    tensors_in,
+)
 from antipgd.flatness.probes import Probes
-from antipgd.flatness.state import generator_states, same_values, undisturbed
-from antipgd.noise.stream import canonical_name
+from antipgd.flatness.state import generator_states
 
 Loss = Callable[..., Tensor]
-Parameters = nn.Module | Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
-BATCH_NORMS = ("eval", "train", "estimated")
 MEMORY = 2 * 2**30
 _VECTORISED = 10_000  # parameters up to which one vectorised product beats a loop (ran)
 _ROWS = 64
@@ -39,109 +43,6 @@ _SAME_LOSS = {torch.float32: 1e-5, torch.float64: 1e-12}  # kernels may add in a
 
 class NotDeterministicError(ValueError):
     """Model or data do not give the same loss twice, so there is no Hessian to speak of."""
-
-
-def named_tensors(params: Parameters) -> dict[str, Tensor]:
-    """The parameters by name: the trainable ones of a module, else the tensors given."""
-    if isinstance(params, nn.Module):
-        trainable = {k: p for k, p in params.named_parameters() if p.requires_grad}
-        params = trainable
-    if isinstance(params, Tensor):
-        raise TypeError("params must be a module or several tensors; got one tensor, pass [tensor]")
-    pairs: list[tuple[Any, Any]] = (
-        list(params.items())
-        if isinstance(params, Mapping)
-        else [v if isinstance(v, tuple) and _named(v) else (k, v) for k, v in enumerate(params)]
-    )
-    named = {canonical_name(name): tensor for name, tensor in pairs}
-    if len(named) < len(pairs):
-        names = [canonical_name(name) for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"two parameters have the name {twice!r}, which their probes come from")
-    return _checked(named)
-
-
-def _named(entry: tuple[Any, ...]) -> bool:
-    return len(entry) == 2 and isinstance(entry[0], str)
-
-
-def _checked(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    if not named:
-        raise ValueError("params is empty: there must be a tensor, or a module that trains one")
-    for name, tensor in named.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"params must hold tensors; {name!r} is a {type(tensor).__name__}")
-        if tensor.dtype not in (torch.float32, torch.float64):
-            raise TypeError(
-                f"parameter {name!r} is {tensor.dtype}; accepted are float32 and float64 "
-                f"(second derivatives need the precision)"
-            )
-        if tensor.is_inference():
-            raise ValueError(
-                f"parameter {name!r} was made under inference_mode, which leaves it without "
-                f"derivatives; make the model outside"
-            )
-        if not tensor.is_leaf:
-            raise ValueError(f"parameter {name!r} is computed from other tensors; pass those")
-        if hasattr(tensor, "device_mesh"):
-            raise TypeError(f"parameter {name!r} is sharded; pass an unsharded model")
-    if len({id(tensor) for tensor in named.values()}) < len(named):
-        raise ValueError("a tensor is listed twice in params")
-    if not sum(tensor.numel() for tensor in named.values()):
-        raise ValueError("all tensors in params are empty; there must be at least one element")
-    kinds = {(tensor.dtype, tensor.device) for tensor in named.values()}
-    if len(kinds) > 1:
-        raise TypeError(
-            f"parameters must share one dtype and device; got {sorted(map(str, kinds))}"
-        )
-    return named
-
-
-def tensors_in(batch: Any) -> Iterator[Tensor]:
-    """The tensors of a batch, whatever lists, tuples and dictionaries they are in."""
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for part in batch.values():
-            yield from tensors_in(part)
-    elif isinstance(batch, list | tuple):
-        for part in batch:
-            yield from tensors_in(part)
-
-
-def _converted(batch: Any, convert: Callable[[Tensor], Tensor]) -> Any:
-    """The batch with its tensors converted; the batch itself where none changes."""
-    if isinstance(batch, Tensor):
-        return convert(batch)
-    if isinstance(batch, Mapping):
-        found = {key: _converted(part, convert) for key, part in batch.items()}
-        return found if any(found[key] is not batch[key] for key in found) else batch
-    if not isinstance(batch, list | tuple):
-        return batch
-    parts = [_converted(part, convert) for part in batch]
-    if all(new is old for new, old in zip(parts, batch, strict=True)):
-        return batch
-    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-
-
-def _differentiable(tensor: Tensor) -> Tensor:
-    """Tensors made under inference_mode cannot take part in a graph; a copy can."""
-    return tensor.clone() if tensor.is_inference() else tensor
-
-
-def _double(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.is_floating_point() else _differentiable(tensor)
-
-
-def _examples(batch: Any) -> int:
-    return next((len(tensor) for tensor in tensors_in(batch) if tensor.dim() > 0), 1)
-
-
-def _same(one: Any, other: Any) -> bool:
-    pairs = list(tensors_in(one)), list(tensors_in(other))
-    return len(pairs[0]) == len(pairs[1]) and all(
-        same_values(a, b) for a, b in zip(*pairs, strict=True)
-    )
 
 
 def _operations(outputs: Iterable[Tensor]) -> set[str]:
@@ -202,8 +103,8 @@ class Objective:
             yield 1.0, _NOT_GIVEN
             return
         for batch in self._batches:
-            convert = _double if self._float64 else _differentiable
-            yield float(_examples(batch)), _converted(batch, convert)
+            convert = double if self._float64 else differentiable
+            yield float(examples_in(batch)), converted(batch, convert)
 
     def loss(self, batch: Any, *, finite: bool = True) -> Tensor:
         """The loss of one batch, checked; also for being finite, unless told not to."""
@@ -402,7 +303,7 @@ class Objective:
             raise ValueError("batches is empty; there must be at least one batch")
         if again is None:
             raise ValueError("batches can be gone through only once; pass list(batches)")
-        if not _same(first[1], again[1]):
+        if not same_tensors(first[1], again[1]):
             raise NotDeterministicError(
                 f"the first batch is another one when batches is gone through again: {_FIXED}"
             )
@@ -412,7 +313,7 @@ class Objective:
             raise NotDeterministicError(
                 f"the same batch has loss {one!r} and then {other!r}: {_RANDOM}"
             )
-        if before != generator_states() and not _same(gradient, gradient_again):
+        if before != generator_states() and not same_tensors(gradient, gradient_again):
             raise NotDeterministicError(
                 f"the same batch has two gradients, and random numbers were drawn: {_RANDOM}"
             )
@@ -451,105 +352,3 @@ class Objective:
                     f"the ranks disagree on the {what}: {values}; with distributed=True every rank "
                     f"needs the whole model and all of the data (no DistributedSampler)"
                 )
-
-
-def _batch_norms(modules: Iterable[nn.Module]) -> list[_BatchNorm]:
-    return [module for module in modules if isinstance(module, _BatchNorm)]
-
-
-def _mode_of(norms: Sequence[_BatchNorm]) -> str:
-    """What the batch norms do as they are found."""
-    batch_statistics = {norm.training or norm.running_mean is None for norm in norms}
-    if not batch_statistics:
-        return "none"
-    if len(batch_statistics) == 2:
-        return "mixed"
-    return "train" if batch_statistics == {True} else "eval"
-
-
-@torch.no_grad()
-def _estimate_statistics(objective: Objective, norms: Sequence[_BatchNorm]) -> None:
-    """Running statistics as plain averages over the batches, at the present weights."""
-    momenta = [norm.momentum for norm in norms]
-    try:
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # torch's word for a cumulative average
-            norm.train()
-        for _, batch in objective.batches():
-            objective.loss(batch)
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-            norm.eval()
-
-
-def _set_batch_norm(objective: Objective, norms: Sequence[_BatchNorm], wanted: str | None) -> None:
-    if wanted is not None:
-        for norm in norms:
-            norm.train(wanted == "train")
-    objective.batch_norm = _mode_of(norms)
-    if wanted == "estimated" and norms:
-        _estimate_statistics(objective, [n for n in norms if n.running_mean is not None])
-        objective.batch_norm = "estimated" if objective.batch_norm == "eval" else "mixed"
-
-
-def _generators(batches: Any) -> list[torch.Generator]:
-    """Those that a DataLoader and its sampler draw from, if not from the global one."""
-    owners = [batches, *(getattr(batches, name, None) for name in ("sampler", "batch_sampler"))]
-    found = [getattr(owner, "generator", None) for owner in owners]
-    return [generator for generator in found if isinstance(generator, torch.Generator)]
-
-
-def _check_options(
-    batch_norm: str | None, module: nn.Module | None, memory: float, distributed: bool
-) -> None:
-    if batch_norm is not None and batch_norm not in BATCH_NORMS:
-        raise ValueError(
-            f"batch_norm must be None (as found) or one of {', '.join(BATCH_NORMS)}; "
-            f"got {batch_norm!r}"
-        )
-    if batch_norm is not None and module is None:
-        raise ValueError("batch_norm needs params to be a module; got tensors")
-    if not (isinstance(memory, int | float) and 0 < memory < math.inf):
-        raise ValueError(f"memory must be a number of bytes > 0; got {memory!r}")
-    if distributed and not (dist.is_available() and dist.is_initialized()):
-        raise ValueError(
-            "distributed=True needs a process group; call torch.distributed.init_process_group"
-        )
-
-
-@contextmanager
-def measuring(
-    loss: Loss,
-    params: Parameters,
-    batches: Iterable[Any] | None,
-    *,
-    batch_norm: str | None = None,
-    float64: bool = False,
-    memory: float = MEMORY,
-    distributed: bool = False,
-) -> Generator[Objective]:
-    """The objective, with model and data checked and set up; all is put back at the end.
-
-    `batch_norm` is None (as found), "eval", "train", or "estimated" (statistics averaged anew over
-    the batches, then held fixed). An iterator, which can be gone through once, is kept as a list.
-    """
-    if not callable(loss):
-        raise TypeError(f"loss must be a function of a batch; got {type(loss).__name__}")
-    module = params if isinstance(params, nn.Module) else None
-    _check_options(batch_norm, module, memory, distributed)
-    named = named_tensors(params)
-    tensors, generators = list(named.values()), _generators(batches)
-    with undisturbed(module, tensors, float64, generators) as called:
-        if isinstance(batches, Iterator):
-            batches = list(batches)
-        objective = Objective(
-            loss, named, batches, float64=float64, memory=int(memory), ranks=distributed
-        )
-        if module is not None:
-            _set_batch_norm(objective, _batch_norms(module.modules()), batch_norm)
-        objective.check_deterministic()
-        if module is None:
-            objective.batch_norm = _mode_of(_batch_norms(called))
-        yield objective

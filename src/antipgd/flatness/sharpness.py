@@ -19,7 +19,9 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from antipgd.estimate import Estimate
-from antipgd.flatness.objective import MEMORY, Loss, Objective, Parameters, measuring
+from antipgd.flatness.inputs import Parameters
+from antipgd.flatness.measuring import measuring
+from antipgd.flatness.objective import MEMORY, Loss, Objective
 from antipgd.flatness.probes import SHARPNESS
 from antipgd.flatness.samples import Samples, ToleranceWarning
 from antipgd.noise.injection import check_sigma

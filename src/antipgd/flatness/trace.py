@@ -18,7 +18,9 @@ from tqdm import tqdm
 
 from antipgd.estimate import Estimate
 from antipgd.flatness.estimators import Operator
-from antipgd.flatness.objective import MEMORY, Loss, Objective, Parameters, measuring
+from antipgd.flatness.inputs import Parameters
+from antipgd.flatness.measuring import measuring
+from antipgd.flatness.objective import MEMORY, Loss, Objective
 from antipgd.flatness.planning import MIN_PRODUCTS, Plan
 from antipgd.flatness.samples import Samples, ToleranceWarning
 
