@@ -141,7 +141,7 @@ SCALES = {
             epochs=100, noisy=80, recover=(75, 115, 125),
             measure=(10, 30, 60, 80, 90, 100), recover_measure=(75, 90, 105, 115, 125),
             tuning_seeds=1, trace=(500, 48),
-            sigmas={"pgd": 0.005, "anti": 0.02, "antisgd": 0.01},
+            sigmas={"pgd": 0.01, "anti": 0.04, "antisgd": 0.01},  # those of small until tuned
         ),
         Scale(
             name="paper",
