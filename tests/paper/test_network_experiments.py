@@ -119,9 +119,18 @@ def test_jumps_are_epochs_above_twice_the_running_median():
     assert jumps(long) == 2
 
 
+def tuning(sigma=0.1):
+    """Held-out accuracies that make this σ the best of PGD, Anti-PGD and Anti-SGD."""
+    return [
+        record(method, 16 if method == "antisgd" else 70, TUNING_SEED, validation=True, sigma=one,
+               points=[row(4, "w_bn", test_accuracy=0.9 if one == sigma else 0.8)])
+        for method in TUNED for one in (0.1, 0.2)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("better", "verdict"), [(0.05, "holds"), (-0.05, "fails")])
 def test_claims_of_cifar_have_the_right_sign(better, verdict):
-    records = []
+    records = tuning()
     for seed in range(4):
         wobble = 0.001 * seed
         for method, batch, gain, trace in (("gd", 70, 0, 8.0), ("sgd", 16, 0, 8.0),
@@ -135,6 +144,86 @@ def test_claims_of_cifar_have_the_right_sign(better, verdict):
         assert claims[f"cifar.{part}"].value == pytest.approx(100 * better + 0.15, abs=1e-9)
     assert claims["cifar.trace_gd"].verdict == "holds"
     assert claims["cifar.trace_gd"].value == pytest.approx(0.25, rel=0.01)
+
+
+def cifar(losses, trace=2.0, sigma=0.1):
+    """Claims on records whose Anti-PGD ends at these training losses, by seed; GD at 0.01."""
+    records = tuning(sigma)
+    for seed, loss in enumerate(losses):
+        for method, batch in (("gd", 70), ("sgd", 16), ("pgd", 70), ("antisgd", 16)):
+            records.append(curve(method, 0.5 + 0.001 * seed, 8.0, 0.01, seed, batch))
+        records.append(curve("anti", 0.5, trace, loss, seed))
+    return {claim.id: claim for claim in load("cifar").claims(Results(records))}
+
+
+def test_traces_are_judged_on_the_seeds_that_can_be_matched():
+    both = cifar([0.01, 0.02, 0.05])
+    for part in ("trace_gd", "trace_pgd"):
+        assert both[f"cifar.{part}"].verdict == "holds", part
+        assert (both[f"cifar.{part}"].n, both[f"cifar.{part}"].value < 0.25) == (3, True)
+    assert cifar([0.01, 0.02, 0.05], trace=80.0)["cifar.scaled_trace_gd"].verdict == "fails"
+    some = cifar([0.01, 0.02, 0.5])["cifar.trace_gd"]  # GD was never measured above 0.1
+    assert some.n == 2
+    assert "on the 2 of 3 seeds" in some.tested
+    none = cifar([0.5, 0.5])["cifar.scaled_trace_pgd"]
+    assert (none.verdict, none.n) == ("undecided", 0)
+
+
+def test_it_is_said_where_sigma_was_not_tuned():
+    assert "not tuned" not in cifar([0.01, 0.02])["cifar.pgd_tuned"].tested
+    assert "not tuned" in cifar([0.01, 0.02], sigma=0.2)["cifar.pgd_tuned"].tested
+
+
+def recovering(method, seed, accuracies, lost=False):
+    """Noise from epoch 1 to 3 of 4, measured at each turn; lost in epoch 2, if it is."""
+    places = [(1, "w"), (3, "w"), (3, "z"), (3, "z_bn"), (4, "w_bn")]
+    points = [row(epoch, "running", train_loss=2.0 if epoch == 3 else 0.5) for epoch in range(1, 5)]
+    points += [row(epoch, place, test_accuracy=accuracy, barrier=0.2, train_loss=1.0, trace=1.0,
+                   scaled_trace=1.0, test_loss=1.0, train_accuracy=1.0)
+               for (epoch, place), accuracy in zip(places, accuracies, strict=True)]  # fmt: skip
+    found = record(method, seed=seed, points=points, noise_start=1, noise_stop=3)
+    if not lost:
+        return found
+    before = tuple(point for point in found.points if point[0] < 2)
+    return replace(found, status="diverged", diverged_at=2, points=before)
+
+
+def recovered(lost=False):
+    found = []
+    for seed in range(4):
+        wobble = 0.002 * seed
+        found += [
+            recovering("anti", seed, (0.4, 0.41 + wobble, 0.45, 0.495 + wobble, 0.5 + wobble),
+                       lost and seed == 0),
+            recovering("pgd", seed, (0.4, 0.42, 0.42, 0.42, 0.42)),
+            curve("sgd", 0.5 + 0.001 * seed, 1.0, 0.01, seed, 16),
+        ]  # fmt: skip
+    return Results(found)
+
+
+def test_claims_of_recover_have_the_right_sign_and_place():
+    claims = {claim.id.partition(".")[2]: claim for claim in load("recover").claims(recovered())}
+    values = {name: claim.value for name, claim in claims.items()}
+    assert values["anti"] == pytest.approx(9.8)  # at z_bn, over GD where the noise begins
+    assert values["more_than_pgd"] == pytest.approx(7.8)
+    assert values["near_sgd_w"] == pytest.approx(8.85)
+    assert values["near_sgd_z"] == pytest.approx(5.15)
+    assert values["near_sgd_z_bn"] == pytest.approx(0.35)
+    assert values["near_sgd_relaxed"] == pytest.approx(-0.15)
+    assert [claims[f"near_sgd_{place}"].verdict for place in ("z", "relaxed")] == ["fails", "holds"]
+    assert values["jumps"] == 1
+    assert values["barrier"] == pytest.approx(0.2)
+
+
+def test_a_diverged_seed_costs_neither_claims_nor_figure():
+    module = load("recover")
+    claims = {claim.id: claim for claim in module.claims(recovered(lost=True))}
+    assert claims["recover.anti"].value < 0  # accuracy 0 in that seed
+    module.plot(recovered(lost=True))
+    lost = replace(curve("anti", 0.5, 2.0, 0.1), status="diverged", diverged_at=1, points=())
+    assert np.isnan(arms.trace_at_loss(lost, 0.1))
+    both = [lost, curve("anti", 0.5, 2.0, 0.1, seed=1)]
+    assert list(arms.series(both, "trace", "").x) == [2, 4]
 
 
 def test_claims_of_anti_sgd_compare_the_gains_at_both_batches():
@@ -242,6 +331,7 @@ def test_a_single_training_from_the_command_line(tmp_path, capsys):
     ("tune --scale smoke --threads 0", "--threads must be at least 1; got 0"),
     ("train --data digits --method anti --batch 10 --epochs 1", "needs sigma > 0; got 0.0"),
     ("train --data digits --method gd --batch 10 --epochs 1 --measure-every 0", "at least 1"),
+    ("train --data digits --method gd --batch 10 --epochs 1 --images 55", "55"),
     ("train --data mnist --method gd --batch 10 --epochs 1", "unknown data 'mnist'"),
     ("train --data digits --method gd --batch 10 --epochs 1 --device tpux", "got 'tpux'"),
     ("train --data digits --method gd --batch 10 --epochs 1 --device cuda:7", "is not there"),

@@ -1,5 +1,7 @@
 """Rehearsals: the steps are those of a training, in turn, each method in its own process."""
 
+from dataclasses import replace
+
 import pytest
 
 from antipgd.cli import main
@@ -17,7 +19,7 @@ def test_an_epoch_of_it_is_the_first_epoch_of_the_training(method):
     steps = rehearsal.trainer.steps_per_epoch
     losses = [rehearsal.turn(1).loss for _ in range(steps)]
     rehearsal.turn(1)
-    assert rehearsal.trainer.progress.epoch == 1
+    assert (rehearsal.trainer.progress.epoch, rehearsal.trainer.progress.step) == (0, 1)
     rehearsal.trainer.close()
     running = [row for row in train(spec).points if row[:2] == (1, "running")]
     named = dict(zip(spec.measures, running[0][2:], strict=True))
@@ -32,6 +34,12 @@ def test_every_method_takes_its_turns():
     for _, found in turns.values():
         assert [turn.steps for turn in found] == [2, 2]
         assert all(turn.memory > 50 and turn.cpu_seconds > 0 for turn in found)
+
+
+def test_a_method_that_cannot_go_on_is_named():
+    lost = replace(SMOKE, options={"lr": 1e30})
+    with pytest.raises(RuntimeError, match="gd: the loss is not finite any more"):
+        rehearse(lost, ["gd"])
 
 
 def test_ratios_are_per_epoch_and_of_the_same_round():

@@ -368,10 +368,35 @@ def test_a_batch_that_cannot_fit_is_refused_before_anything_is_written(
     )
     with pytest.raises(MemoryError, match=message):
         train(spec(width=64), tmp_path)
+    monkeypatch.setattr(machine, "memory_left", lambda device: 2**21)
+    train(spec(width=64, batch=100, micro=5, epochs=1), tmp_path / "parts")  # each fits
+    with pytest.raises(MemoryError):
+        train(spec(width=64, batch=100, epochs=1), tmp_path)
+    monkeypatch.setattr(machine, "memory_left", lambda device: 2**20)
     options = ["--data", "digits", "--method", "gd", "--batch", "50", "--width", "64"]
     assert main(["train", *options, "--epochs", "1", "--out", str(tmp_path)]) == 1
     assert re.match(f"antipgd: {message}", capsys.readouterr().err)
-    assert not list(tmp_path.rglob("*.*"))
+    assert not list(tmp_path.glob("*/*.pt"))
+
+
+def test_memory_left_is_in_bytes_and_knows_containers(monkeypatch, tmp_path):
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert total / 1000 < machine.memory_left("cpu") <= total
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("3000\n")
+    monkeypatch.setattr(machine, "_GROUP", tmp_path)
+    assert machine.memory_left("cpu") == 2000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine.memory_left("cpu") > 5000
+
+
+def test_an_error_without_words_is_not_taken_for_a_lack_of_memory(monkeypatch):
+    def fail(*args, **kwargs):
+        raise NotImplementedError
+
+    monkeypatch.setattr(train_module, "backward", fail)
+    with pytest.raises(NotImplementedError):
+        train(spec())
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):

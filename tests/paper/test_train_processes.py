@@ -34,7 +34,7 @@ def test_a_store_is_completed_with_trainings(tmp_path):
     store = Store(tmp_path / "store")
     outcome = complete(runs, store, threads=1, show_progress=False)
     assert [store.get(run) for run in runs[:3]] == [train(run) for run in runs[:3]]
-    assert store.failure(bad).reason.startswith("ValueError: batch=170 exceeds the 160 images")
+    assert store.failure(bad).reason.startswith("ExamplesError: batch=170 exceeds the 160 images")
     assert "make_examples" in store.failure(bad).traceback
     assert outcome.failures.keys() == {bad.name}
     assert not list((tmp_path / "checkpoints").rglob("checkpoint.pt"))
@@ -59,6 +59,7 @@ def test_workers_that_die_and_workers_that_are_stopped(tmp_path):
         if sum(epochs) == 2:  # the first training is on its way
             (child,) = multiprocessing.active_children()
             os.kill(child.pid, signal.SIGKILL)
+            child.join()  # dead before it is looked at again
             epochs.append(1000)
         if sum(epochs) > 1010:
             raise KeyboardInterrupt

@@ -84,7 +84,9 @@ def _add_rehearse(commands: Any) -> None:
     )
     parser.add_argument("--steps", type=int, help="in a turn (default: an epoch)")
     parser.add_argument("--rounds", type=int, default=1, help="turns of each method (default: 1)")
-    parser.add_argument("--threads", type=int, help="of torch (default: all processors)")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of torch (default: 1, as trainings side by side)"
+    )
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.set_defaults(command=_rehearse)
 
@@ -106,6 +108,12 @@ def _rehearse(options: argparse.Namespace) -> int:
         )  # fmt: skip
     except ValueError as error:
         raise UsageError(str(error)) from error
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    except RuntimeError as error:
+        say(f"antipgd: {error}")
+        return 1
     print(show(scale, turns))
     return 0
 
@@ -126,12 +134,16 @@ def _add_records(commands: Any) -> None:
 
 def _records(options: argparse.Namespace) -> int:
     from antipgd.paper.experiments import network_runs
+    from antipgd.paper.experiments.scales import scale_named
     from antipgd.paper.shipped import shipped, stored_records, summary
     from antipgd.paper.store import Store
     from antipgd.paper.tuning import scale_to_use
 
     try:
-        scale = scale_to_use(options.scale, options.out or Path())
+        if options.out is None:
+            scale = scale_named(options.scale)
+        else:
+            scale = scale_to_use(options.scale, options.out)
     except ValueError as error:
         raise UsageError(str(error)) from error
     runs = {run.name: run for run in network_runs(scale)}
@@ -164,7 +176,10 @@ _NUMBERS: dict[str, tuple[Any, str]] = {
     "sigma": (float, "standard deviation of the noise; for label a probability, for sam rho"),
     "noise-start": (int, "noise acts after this epoch (default: 0)"),
     "noise-stop": (int, "noise is taken out after this epoch (default: left on)"),
-    "test-images": (int, "images per measurement between the first and last (default: all)"),
+    "test-images": (
+        int,
+        "to test on, but where noise begins or ends and at the end (default: all)",
+    ),
     "trace-images": (int, "images for the trace of the Hessian (default: no trace)"),
     "trace-probes": (int, "random vectors for the trace, at least 32"),
 }
@@ -226,6 +241,7 @@ def _train(options: argparse.Namespace) -> int:
     check_torch()
     from tqdm import tqdm
 
+    from antipgd.paper.run.examples import ExamplesError
     from antipgd.paper.run.logs import Log, TensorBoardLog
     from antipgd.paper.run.machine import check_device
     from antipgd.paper.run.train import train
@@ -236,8 +252,8 @@ def _train(options: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     with tqdm(total=spec.epochs, unit=" epochs", disable=None, leave=False) as bar:
         board = options.out / "tensorboard"
-        log = TensorBoardLog(board, bar) if options.tensorboard else Log(bar)
         try:
+            log = TensorBoardLog(board, bar) if options.tensorboard else Log(bar)
             record = train(
                 spec,
                 options.out,
@@ -250,8 +266,10 @@ def _train(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             say("interrupted; the same command goes on")
             return 130
+        except (ExamplesError, ImportError) as error:
+            raise UsageError(str(error)) from error
     _show(record)
-    print(f"everything is in {options.out}")
+    print(f"everything is in {options.out / spec.name}")
     return 0
 
 

@@ -37,6 +37,7 @@ def add_commands(commands: Any) -> None:
     )
     status.set_defaults(command=_status)
     report = commands.add_parser("report", help="write the page anew from what is stored")
+    report.add_argument("--scale", help="with the networks trained there at this scale")
     report.add_argument("--out", type=Path, default=Path("results"))
     report.set_defaults(command=_report)
     listing = commands.add_parser("list", help="problems with their settings, and methods")
@@ -71,7 +72,10 @@ def _add_paper(commands: Any) -> None:
 def _report(options: argparse.Namespace) -> int:
     from antipgd.paper.reproduce import reproduce
 
-    return reproduce(out=options.out, run=False)
+    try:
+        return reproduce(out=options.out, run=False, scale=options.scale)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _paper(options: argparse.Namespace) -> int:

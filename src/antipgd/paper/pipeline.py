@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from antipgd.paper.record import Failure, Record, Spec
 from antipgd.paper.run.local import run_local
-from antipgd.paper.run.processes import forget_checkpoints, run_processes
+from antipgd.paper.run.processes import check_start, forget_checkpoints, run_processes
 from antipgd.paper.run.stepping import Tick
 from antipgd.paper.spec import Run
 from antipgd.paper.store import Store
@@ -93,6 +93,8 @@ def complete(
     known = outcome.records.keys() | outcome.failures.keys()
     missing = [run for run in {run.name: run for run in runs}.values() if run.name not in known]
     small, trainings = _kinds(missing)
+    if trainings:
+        check_start(trainings, device)
     if small:
         with (
             _progress(small, show_progress) as tick,
@@ -105,9 +107,11 @@ def complete(
             _progress(trainings, show_progress, "epochs") as tick,
             closing(run_processes(trainings, threads, root, tick, tqdm.write, device)) as results,
         ):
-            _take(results, outcome, store)
-        if root is not None:
-            forget_checkpoints(root, [one for one in trainings if one.name in outcome.records])
+            for result in results:
+                _take([result], outcome, store)
+                if root is not None and isinstance(result, Record):
+                    left = [one for one in trainings if one.name not in outcome.records]
+                    forget_checkpoints(root, result.run, left)
     return outcome
 
 

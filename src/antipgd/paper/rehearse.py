@@ -4,14 +4,15 @@ For a look before hours of training, and at the price of each method beside plai
 has a process of its own, so that its peak memory is its own, and they take turns.
 """
 
-import os
 import resource
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -40,22 +41,25 @@ class Turn:
     cpu_seconds: float
     memory: float
     loss: float
+    on_cpu: bool = True
 
 
 def _steps(trainer: Trainer) -> Iterator[float]:
-    """Without end; nothing is measured between epochs."""
+    """The first epoch again and again, without measuring; the noise goes on."""
     while trainer.progress.diverged_at is None:
         yield from trainer.steps()
-        trainer.progress.epoch, trainer.progress.step = trainer.progress.epoch + 1, 0
-    raise FloatingPointError(f"diverged in epoch {trainer.progress.diverged_at}")
+        trainer.progress.step = 0
+    raise RuntimeError("the loss is not finite any more")
 
 
 def _peak(device: str) -> float:
     """MiB."""
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    unit = 2**20 if sys.platform == "darwin" else 2**10  # what the kernel counts in
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    with suppress(OSError, StopIteration):  # what Linux counts of this program alone, in KiB
+        lines = Path("/proc/self/status").read_text("ascii").splitlines()
+        return next(int(line.split()[1]) / 2**10 for line in lines if line.startswith("VmHWM"))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS counts bytes
 
 
 class _Method:
@@ -75,10 +79,11 @@ class _Method:
             clock, cpu = time.perf_counter(), time.process_time()
             for _ in range(count):
                 loss = next(self.steps)
-            if torch.device(self.device).type == "cuda":
+            on_cpu = torch.device(self.device).type == "cpu"
+            if not on_cpu:
                 torch.cuda.synchronize(self.device)
             took = time.perf_counter() - clock, time.process_time() - cpu
-        return Turn(count, *took, _peak(self.device), loss)
+        return Turn(count, *took, _peak(self.device), loss, on_cpu)
 
 
 def _begin(spec: Training, threads: int, device: str) -> int:
@@ -96,13 +101,15 @@ def rehearse(
     *,
     steps: int | None = None,
     rounds: int = 1,
-    threads: int | None = None,
+    threads: int = 1,
     device: str = "cpu",
 ) -> dict[str, tuple[int, list[Turn]]]:
     """Steps in an epoch and the turns of each method: `rounds` of `steps`, by default an epoch.
 
-    With more rounds than one, all processes live side by side, and one untimed turn warms up.
+    With more rounds than one, all processes live side by side, and one untimed step warms up. A
+    method that cannot go on, also for want of memory, is named in a `RuntimeError`.
     """
+    methods = list(dict.fromkeys(methods))
     for method in methods:
         if method not in REHEARSED:
             raise ValueError(f"unknown method {method!r}; {nearest(method, list(REHEARSED))}")
@@ -110,7 +117,6 @@ def rehearse(
         if count is not None and count < 1:
             raise ValueError(f"{name} must be at least 1; got {count}")
     check_device(device)
-    threads = threads or os.cpu_count() or 1
     turns: dict[str, tuple[int, list[Turn]]] = {}
     pools: dict[str, ProcessPoolExecutor] = {}
     order = [(number, method) for number in range(rounds) for method in methods]
@@ -126,6 +132,10 @@ def rehearse(
             turns[method][1].append(pools[method].submit(_turn, steps).result())
             if number == rounds - 1:
                 pools.pop(method).shutdown()
+    except BrokenProcessPool as error:
+        raise RuntimeError(f"{method}: its process was ended (short of memory?)") from error
+    except (MemoryError, RuntimeError) as error:
+        raise RuntimeError(f"{method}: {error}") from error
     finally:
         for pool in pools.values():
             pool.shutdown(cancel_futures=True)
@@ -133,11 +143,14 @@ def rehearse(
 
 
 def show(scale: Scale, turns: dict[str, tuple[int, list[Turn]]]) -> str:
-    """A table. Ratios are medians over rounds, of processor seconds per epoch in the same round."""
+    """A table. Ratios are medians over rounds, of seconds per epoch in the same round: of the
+    processor's, which other programs disturb less, or by the clock on another device.
+    """
 
     def per_epoch(method: str, number: int) -> float:
-        steps, found = turns[method]
-        return found[number].cpu_seconds / found[number].steps * steps
+        in_epoch, found = turns[method]
+        turn = found[number]
+        return (turn.cpu_seconds if turn.on_cpu else turn.seconds) / turn.steps * in_epoch
 
     head = (
         f"{'method':8}{'batch':>12}{'s/step':>9}{'s/epoch':>10}{'to SGD':>8}{'MiB':>8}{'loss':>8}"

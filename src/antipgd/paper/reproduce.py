@@ -33,7 +33,7 @@ from antipgd.paper.report import Erratum, Item, Row, number, page
 from antipgd.paper.results import Results
 from antipgd.paper.run.local import cpu_count
 from antipgd.paper.run.timing import seconds_needed
-from antipgd.paper.shipped import shipped
+from antipgd.paper.shipped import records_digest, shipped
 from antipgd.paper.spec import RESULTS_VERSION, Run
 from antipgd.paper.store import Store, StoreError, code_digest, make_folder, provenance
 from antipgd.paper.store import write_atomically as _write
@@ -102,19 +102,21 @@ class _Judged(NamedTuple):
 class _Desk:
     """Claims and figures, made again only if they or what they depend on has changed.
 
-    They depend on the runs and on the code alone. Beside the figure lies a stamp with the digest of
-    that, the claims, and the digests of the figure's files.
+    They depend on the runs, on the code and on the records that ship with it alone. Beside the
+    figure lies a stamp with the digest of that, the claims, and the digests of the figure's files.
     """
 
     def __init__(self, folder: Path, refresh: bool) -> None:
         self.folder = folder
         self.refresh = refresh
+        self._records = records_digest(SHOWN_SCALE)
         make_folder(folder)
 
     def judge(self, name: str, runs: Sequence[Spec], outcome: Outcome) -> _Judged:
         """The claims and the figure of an experiment."""
         shown = "".join(sorted(run.name for run in runs))
-        key = hashlib.sha256(f"{code_digest()} {RESULTS_VERSION} {shown}".encode()).hexdigest()
+        parts = f"{code_digest()} {RESULTS_VERSION} {self._records} {shown}"
+        key = hashlib.sha256(parts.encode()).hexdigest()
         found = None if self.refresh else self._read(name, key)
         if found is None:
             results = Results(outcome.in_order(runs))
@@ -152,7 +154,9 @@ def _items(
         absent = [run for run in runs if run.name not in outcome.records]
         if absent:
             failure = outcome.failures.get(absent[0].name)
-            why = "missing" if failure is None else f"failed ({failure.reason})"
+            why = "missing"
+            if failure is not None:
+                why = f"failed ({failure.reason}); --retry tries them again"
             notes.append(f"{name}: not judged, {len(absent)} of {len(runs)} runs {why}")
             continue
         claims, files = desk.judge(name, runs, outcome)
@@ -244,7 +248,7 @@ def reproduce(
             write_plan(out, wanted)
             outcome = complete(wanted, store, threads=threads, retry=retry, device=device)
         else:
-            outcome = stored(list(unique.values()), store)
+            outcome = stored(wanted, store)
     except KeyboardInterrupt:
         done = sum(store.state(run) == "done" for run in unique.values())
         _say(f"interrupted: {done} of {len(unique)} runs are stored; the same command goes on")

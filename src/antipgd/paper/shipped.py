@@ -5,12 +5,14 @@ record. Written from a store by `python -m antipgd.paper.shipped SCALE STORE > F
 their table.
 """
 
+import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +26,8 @@ from antipgd.paper.record import Record, record_from
 from antipgd.paper.store import Store
 from antipgd.paper.training import Training
 
+_MADE = ("antipgd", "code", "python", "torch", "processor", "time")
+
 
 class Shipped(NamedTuple):
     """Records by the name of their run, and what is known of how they were made."""
@@ -35,13 +39,24 @@ class Shipped(NamedTuple):
 
 @cache
 def shipped(scale: str) -> Shipped | None:
-    """What ships of a scale; None if nothing does."""
-    path = files("antipgd.paper").joinpath("records", f"{scale}.jsonl")
+    """What ships of a scale, made by code of the present versions; None if nothing does."""
+    path = _path(scale)
     if not path.is_file():
         return None
     head, *lines = map(json.loads, path.read_text("utf-8").splitlines())
-    current = [record_from(line) for line in lines]
+    records = [record_from(line) for line in lines]
+    current = [record for record in records if record.run.versions == head["versions"]]
     return Shipped({r.run.name: r for r in current}, head["command"], head["made"])
+
+
+def _path(scale: str) -> Traversable:
+    return files("antipgd.paper").joinpath("records", f"{scale}.jsonl")
+
+
+def records_digest(scale: str) -> str:
+    """Of what ships of a scale, for what is made from it."""
+    path = _path(scale)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 _SHOWN = {"test_accuracy": "test accuracy, %", "train_loss": "training loss", "trace": "trace",
@@ -65,6 +80,8 @@ def summary(records: Iterable[Record]) -> pd.DataFrame:
     for key, found in arms.items():
         row = dict(zip(("method", "batch", "σ", "noisy epochs", "of"), key, strict=True))
         row["seeds"] = len(found)
+        if lost := sum(record.status == "diverged" for record in found):
+            row["diverged"] = lost
         for measure, title in _SHOWN.items():
             factor = 100 if measure == "test_accuracy" else 1
             row[title] = str(Estimate.of(factor * values(found, measure))).partition(", n")[0]
@@ -83,11 +100,19 @@ def lines(scale: str, store: Store, runs: Iterable[Training]) -> Iterator[str]:
     records = stored_records(store, runs)
     if not records:
         raise ValueError(f"{store.root} has no training of scale {scale!r}")
-    made = store.provenance(records[0].run) or {}
-    kept = {key: made[key] for key in ("antipgd", "code", "python", "torch", "processor", "time")}
-    yield json.dumps({"command": f"antipgd paper --scale {scale}", "made": kept})
+    made = [store.provenance(record.run) or {} for record in records]
+    kept = {key: _all(one[key] for one in made) for key in _MADE}
+    head = {"command": f"antipgd paper --scale {scale}", "made": kept,
+            "versions": records[0].run.versions}  # fmt: skip
+    yield json.dumps(head)
     for record in records:
         yield json.dumps(_short(asdict(record)), sort_keys=True, separators=(",", ":"))
+
+
+def _all(values: Iterable[str]) -> str:
+    """The values that occur, in order; of many the first and the last."""
+    found = sorted(set(values))
+    return ", ".join(found) if len(found) < 5 else f"{found[0]} to {found[-1]}"
 
 
 def _short(record: dict[str, Any]) -> dict[str, Any]:

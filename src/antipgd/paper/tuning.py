@@ -79,7 +79,8 @@ def tune(
         return 130
     for failure in outcome.failures.values():
         print(f"failed: {failure.run.method} σ={failure.run.sigma}: {failure.reason}")
-    if outcome.failures:
+    if len(outcome.records) < len(runs):
+        print(f"{len(runs) - len(outcome.records)} of {len(runs)} missing; --retry tries again")
         return 1
     table = tuning_table(outcome.in_order(runs))
     write_atomically(out / f"tuning-{name}.csv", table.to_csv(index=False).encode())
@@ -127,8 +128,8 @@ def image_passes(spec: Training) -> float:
     images, held_out = _images(spec)
     trained = images * spec.epochs * (2 if spec.method == "sam" else 1)
     places = 4 if spec.taps else 2
-    seen = [(images + held_out) if spec.measured_fully(epoch) else 2 * (spec.test_images or 0)
-            for epoch in spec.measure]  # fmt: skip
+    few = images + held_out if spec.test_images is None else 2 * spec.test_images
+    seen = [images + held_out if spec.measured_fully(epoch) else few for epoch in spec.measure]
     measured = places * (sum(seen) + len(spec.measure) * min(images, 5000)) / 3
     traced = 3 * len(spec.measure) * spec.trace_images * spec.trace_probes
     return float(np.sum([trained, measured, traced]))

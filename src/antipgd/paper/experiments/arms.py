@@ -87,7 +87,7 @@ def trace_at_loss(record: Record, loss: float, measure: str = "trace") -> float:
     where = cleanest(record)
     curve = sorted((value(record, "train_loss", e), value(record, measure, e)) for e in where)
     losses, traces = np.array([max(a, 1e-300) for a, _ in curve]), np.array([b for _, b in curve])
-    if not losses[0] <= loss <= losses[-1] or (traces <= 0).any():
+    if not curve or not losses[0] <= loss <= losses[-1] or not (traces > 0).all():
         return float("nan")
     return float(np.exp(np.interp(np.log(loss), np.log(losses), np.log(traces))))
 
@@ -95,7 +95,9 @@ def trace_at_loss(record: Record, loss: float, measure: str = "trace") -> float:
 def matched_traces(
     one: Sequence[Record], other: Sequence[Record], measure: str = "trace"
 ) -> tuple[Values, Values]:
-    """Traces of two arms at the larger of their final training losses, seed by seed."""
+    """Traces of two arms at the larger of their final training losses, seed by seed; without the
+    seeds in which one of them was never measured on both sides of that loss.
+    """
     pairs = []
     for a, b in zip(one, other, strict=True):
         loss = max(value(a, "train_loss"), value(b, "train_loss"))
@@ -108,7 +110,7 @@ def matched_traces(
 
 def series(records: Sequence[Record], measure: str, label: str, dash: str = "-") -> figures.Series:
     """The mean over seeds against the epoch with a band of one standard deviation."""
-    epochs = sorted(cleanest(records[0]))
+    epochs = sorted(set().union(*map(cleanest, records)))
     table = np.array([[value(record, measure, e) for e in epochs] for record in records])
     return figures.spread(
         epochs, table, 1, label=label, colour=figures.COLOURS[records[0].run.method], dash=dash,

@@ -51,10 +51,11 @@ def claims(results: Results) -> list[Claim]:
         above("recover.anti", "Anti-PGD raises the test accuracy of the converged network",
               reference, f"test accuracy at z, {on}, minus GD's at epoch {start}; points",
               ours - before, 0),
-        above("recover.more_than_pgd", "PGD raises it much less", reference,
+        above("recover.more_than_pgd", "PGD raises it less", reference,
               f"test accuracy, Anti-PGD at z minus PGD at w, {on}; points", ours - theirs, 0),
     ]  # fmt: skip
-    places = dict.fromkeys(["w", "z", cleanest(by["anti"][0])[stop]])
+    last = next((p[stop] for r in by["anti"] if stop in (p := cleanest(r))), "z")
+    places = dict.fromkeys(["w", "z", last])
     ends = {place: values(by["anti"], "test_accuracy", stop, place) for place in places}
     for place, at in (ends | {"relaxed": values(by["anti"], "test_accuracy")}).items():
         how = "after noise-free epochs" if place == "relaxed" else "without stopping the noise"
@@ -76,8 +77,11 @@ def claims(results: Results) -> list[Claim]:
 
 
 def _running(label: str, records: list[Record]) -> figures.Series:
-    epochs, _ = records[0].column("train_loss", "running")
-    table = np.array([record.column("train_loss", "running")[1] for record in records])
+    epochs = np.arange(1, records[0].run.epochs + 1)
+    table = np.full((len(records), len(epochs)), np.inf)  # where it diverged
+    for row, record in zip(table, records, strict=True):
+        measured, losses = record.column("train_loss", "running")
+        row[measured - 1] = losses
     return figures.spread(
         epochs, table, 1, label=label, colour=figures.COLOURS[records[0].run.method]
     )

@@ -33,7 +33,8 @@ UNTUNED = {"label": 0.1, "sam": 0.05}  # not in any claim; what is usual
 @dataclass(frozen=True)
 class Scale:
     """One size. Noise acts in the first `noisy` of `epochs`. In `recover` it acts from one epoch to
-    another, of so many: (first, last, epochs).
+    another, of so many: (first, last, epochs). GD is also measured at `early` epochs, in which it
+    passes the training losses at which noisy methods end.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Scale:
     measure: tuple[int, ...]
     recover_measure: tuple[int, ...]
     sigmas: Mapping[str, float]
+    early: tuple[int, ...] = ()
     seeds: int = 6
     grid: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04)
     tuning_seeds: int = 2
@@ -70,7 +72,7 @@ class Scale:
             "epochs": self.epochs,
             "sigma": (sigmas[method] if sigma is None else sigma) if noisy else 0.0,
             "noise_stop": self.noisy if noisy and method != "sam" else None,
-            "measure": self.measure,
+            "measure": (*self.early, *self.measure) if arm == "gd" else self.measure,
             "test_images": self.test_images,
             "trace_images": images,
             "trace_probes": probes,
@@ -119,7 +121,7 @@ SCALES = {
             batches={"large": 100, "small": 16, "middle": 128},
             epochs=60, noisy=45, recover=(45, 70, 80),
             measure=(5, 15, 30, 45, 50, 60), recover_measure=(45, 55, 65, 70, 80),
-            grid=(0.01, 0.02, 0.04, 0.08), test_images=None,
+            grid=(0.01, 0.02, 0.04, 0.08), test_images=None, early=(1, 2, 3),
             sigmas={"pgd": 0.01, "anti": 0.04, "antisgd": 0.04},
         ),
         Scale(
@@ -130,7 +132,7 @@ SCALES = {
             batches={"large": 714, "small": 128, "middle": 1024},
             epochs=50, noisy=38, recover=(38, 58, 66),
             measure=(12, 25, 38, 50), recover_measure=(38, 48, 58, 66), trace=(128, 48),
-            grid=(0.005, 0.01, 0.02, 0.04, 0.08),
+            grid=(0.005, 0.01, 0.02, 0.04, 0.08), early=(3, 6, 9),
             sigmas={"pgd": 0.01, "anti": 0.04, "antisgd": 0.01},
         ),
         Scale(
@@ -140,7 +142,7 @@ SCALES = {
             batches={"large": 7500, "small": 128, "middle": 1024}, micro=1500, seeds=3,
             epochs=100, noisy=80, recover=(75, 115, 125),
             measure=(10, 30, 60, 80, 90, 100), recover_measure=(75, 90, 105, 115, 125),
-            tuning_seeds=1, trace=(500, 48),
+            tuning_seeds=1, trace=(500, 48), early=(5, 20),
             sigmas={"pgd": 0.01, "anti": 0.04, "antisgd": 0.01},  # those of small until tuned
         ),
         Scale(
@@ -151,8 +153,8 @@ SCALES = {
             epochs=300, noisy=250, recover=(75, 275, 300),
             measure=(10, 50, 100, 150, 200, 250, 275, 300),
             recover_measure=(75, 125, 175, 225, 275, 300),
-            tuning_seeds=1, trace=(1000, 96), test_images=None,
-            sigmas={"pgd": 0.001, "anti": 0.01, "antisgd": 0.005},
+            tuning_seeds=1, trace=(1000, 96), test_images=None, early=(5, 25),
+            sigmas={"pgd": 0.005, "anti": 0.01, "antisgd": 0.005},  # to be tuned
         ),
     )
 }  # fmt: skip

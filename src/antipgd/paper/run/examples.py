@@ -19,6 +19,10 @@ _HELD_OUT = 0.2
 _NAME = "network"
 
 
+class ExamplesError(ValueError):
+    """The data do not have what a training asks for."""
+
+
 @dataclass(frozen=True)
 class Examples:
     """Images (n, channels, height, width) and labels; `test` may be a held-out part of training."""
@@ -37,12 +41,15 @@ class Examples:
 def make_examples(spec: Training, device: str = "cpu") -> Examples:
     """The images of a training, all on its device."""
     images = load(spec.data)
-    if spec.images is not None:
-        images = subset(images, total=spec.images, seed=spec.seed)
-    if spec.validation:
-        images = validation_split(images, _HELD_OUT, spec.seed)
-    if spec.size is not None:
-        images = shrink(images, spec.size)
+    try:
+        if spec.images is not None:
+            images = subset(images, total=spec.images, seed=spec.seed)
+        if spec.validation:
+            images = validation_split(images, _HELD_OUT, spec.seed)
+        if spec.size is not None:
+            images = shrink(images, spec.size)
+    except ValueError as error:
+        raise ExamplesError(str(error)) from error
     made = normalised(images)
     held_out = (made.validation_images, made.validation_labels)
     test = held_out if spec.validation else (made.test_images, made.test_labels)
@@ -53,7 +60,7 @@ def make_examples(spec: Training, device: str = "cpu") -> Examples:
     )
     available = len(examples.train[1])
     if spec.batch > available:
-        raise ValueError(f"batch={spec.batch} exceeds the {available} images left for training")
+        raise ExamplesError(f"batch={spec.batch} exceeds the {available} images left for training")
     return examples
 
 

@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from antipgd.paper.training import Training
 
 _SIGNS = ("allocate memory", "out of memory", "not enough memory")
+_GROUP = Path("/sys/fs/cgroup")
 
 
 def check_device(device: str) -> None:
@@ -70,17 +71,23 @@ def memory_left(device: str) -> int | None:
     """Bytes; None where the system does not say."""
     if torch.device(device).type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
+    lefts = []
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if "MemAvailable" in line)
-    except (OSError, StopIteration):
-        return None
+        lefts += [next(1024 * int(line.split()[1]) for line in lines if "MemAvailable" in line)]
+    with suppress(OSError, ValueError):  # a container's own limit; "max" if it has none
+        limit, used = (
+            int((_GROUP / name).read_text()) for name in ("memory.max", "memory.current")
+        )
+        lefts += [limit - used]
+    return min(lefts, default=None)
 
 
 def check_memory(spec: Training, model: nn.Module, shape: tuple[int, ...], device: str) -> None:
     """Refuse batches that cannot fit, before the system ends the process without a word."""
     images = spec.micro or spec.batch
     need, left = bytes_for_backward(model, shape, images), memory_left(device)
+    need //= 2 if spec.bf16 else 1
     if left is not None and need > left:
         needed, free = (f"{count / 2**30:.1f} GiB" for count in (need, left))
         raise MemoryError(
@@ -95,9 +102,9 @@ def memory_advice(spec: Training) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        told = isinstance(error, MemoryError) and bool(error.args)
-        if told or (error.args and not any(sign in str(error).lower() for sign in _SIGNS)):
-            raise
+        signs = any(sign in str(error).lower() for sign in _SIGNS)
+        if error.args if isinstance(error, MemoryError) else not signs:
+            raise  # it says what to do already, or is about something else
         raise MemoryError(
             f"{spec.micro or spec.batch} images at a time do not fit into memory; {_advice(spec)}"
         ) from error

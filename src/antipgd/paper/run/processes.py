@@ -32,6 +32,17 @@ def check_torch() -> None:
         raise ImportError("training networks needs torch: pip install 'antipgd[network]'")
 
 
+def check_start(specs: Iterable[Training], device: str) -> None:
+    """Refuse what would make every training fail: no torch, no such device, data not there."""
+    check_torch()
+    from antipgd.paper.datasets import load
+    from antipgd.paper.run.machine import check_device
+
+    check_device(device)
+    for name in sorted({spec.data for spec in specs}):
+        load(name)
+
+
 def _serve(jobs: Connection, stop: Event, root: Path | None, device: str) -> None:
     """A worker's life: trainings from the pipe, until there are no more or it is stopped."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops workers, through `stop`
@@ -96,7 +107,7 @@ class _Worker:
         name = self.spec.name
         try:
             said = self.jobs.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # also in the middle of a word
             self.process.join()
             said = Failure(self.spec, _ending(self.process.exitcode), "")
         if isinstance(said, Record | Failure):
@@ -181,7 +192,8 @@ def run_processes(
     workers: list[_Worker] = []
     try:
         while True:
-            workers = [worker for worker in workers if worker.process.is_alive()]
+            # A dead one with a training is still to be heard: that is a failure.
+            workers = [w for w in workers if w.spec is not None or w.process.is_alive()]
             idle = [worker for worker in workers if worker.spec is None]
             while (idle or len(workers) < (processes or cpu_count())) and (spec := queue.next()):
                 if not idle:
@@ -207,11 +219,13 @@ def run_processes(
             worker.end()
 
 
-def forget_checkpoints(root: Path, specs: Iterable[Training]) -> None:
-    """Remove the checkpoints of trainings whose records are safe, and of what they began with."""
+def forget_checkpoints(root: Path, spec: Training, left: Iterable[Training]) -> None:
+    """Remove the checkpoints of a training whose record is safe, and of what it began with, unless
+    one of those left begins with them.
+    """
     from antipgd.paper.run.checkpoint import Checkpoints
 
-    for spec in specs:
-        Checkpoints(root, spec).forget()
-        if (prefix := spec.prefix()) is not None:
-            Checkpoints(root, prefix).forget()
+    needed = {prefix.name for one in left if (prefix := one.prefix()) is not None}
+    for done in (spec, spec.prefix()):
+        if done is not None and done.name not in needed:
+            Checkpoints(root, done).forget()
