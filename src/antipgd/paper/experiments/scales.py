@@ -140,8 +140,8 @@ SCALES = {
             about="CIFAR-10, all 50,000 images at 16×16, ResNet18 of width 8: hours",
             network={"data": "cifar10", "model": "resnet18", "width": 8, "size": 16},
             batches={"large": 7500, "small": 128, "middle": 1024}, micro=1500, seeds=3,
-            epochs=100, noisy=80, recover=(75, 115, 125),
-            measure=(10, 30, 60, 80, 90, 100), recover_measure=(75, 90, 105, 115, 125),
+            epochs=60, noisy=45, recover=(45, 70, 80),
+            measure=(10, 30, 45, 60), recover_measure=(45, 58, 70, 80),
             tuning_seeds=1, trace=(500, 48), early=(5, 20),
             sigmas={"pgd": 0.01, "anti": 0.04, "antisgd": 0.01},  # those of small until tuned
         ),
