@@ -1,5 +1,6 @@
 """Trainings side by side: the same records as one by one, whatever happens to the workers."""
 
+import fcntl
 import importlib.util
 import multiprocessing
 import os
@@ -14,7 +15,7 @@ from antipgd.paper.record import Failure
 from antipgd.paper.run.checkpoint import Checkpoints
 from antipgd.paper.run.processes import run_processes
 from antipgd.paper.run.train import train
-from antipgd.paper.store import Store
+from antipgd.paper.store import Store, StoreError
 from antipgd.paper.training import make_training
 
 
@@ -41,6 +42,16 @@ def test_a_store_is_completed_with_trainings(tmp_path):
     assert (tmp_path / "checkpoints" / runs[1].prefix().name / "log.csv").exists()
     again = complete(runs, store, threads=1, show_progress=False)
     assert (again.found, len(again.records)) == (4, 3)
+
+
+def test_two_commands_do_not_train_in_one_folder(tmp_path):
+    store = Store(tmp_path / "store")
+    (tmp_path / "checkpoints").mkdir()
+    with (tmp_path / "checkpoints" / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(StoreError, match="another command is training in"):
+            complete([spec("gd")], store, threads=1, show_progress=False)
+    assert len(complete([spec("gd", epochs=1)], store, threads=1, show_progress=False).records) == 1
 
 
 def test_shared_epochs_count_as_they_are_trained_and_once(tmp_path):

@@ -4,10 +4,12 @@ The driver alone writes the store, each record as soon as it is there. Finished 
 so an interrupted command goes on where it stopped; runs that failed are tried again on request.
 """
 
+import os
 import threading
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tqdm import tqdm
 
@@ -16,7 +18,7 @@ from antipgd.paper.run.local import run_local
 from antipgd.paper.run.processes import check_start, forget_checkpoints, run_processes
 from antipgd.paper.run.stepping import Tick
 from antipgd.paper.spec import Run
-from antipgd.paper.store import Store
+from antipgd.paper.store import Store, StoreError, make_folder
 from antipgd.paper.training import Training
 
 
@@ -104,6 +106,7 @@ def complete(
     if trainings:
         root = None if store is None else store.root.parent / "checkpoints"
         with (
+            _alone(root),
             _progress(trainings, show_progress, "epochs") as tick,
             closing(run_processes(trainings, threads, root, tick, tqdm.write, device)) as results,
         ):
@@ -113,6 +116,25 @@ def complete(
                     left = [one for one in trainings if one.name not in outcome.records]
                     forget_checkpoints(root, result.run, left)
     return outcome
+
+
+@contextmanager
+def _alone(root: Path | None) -> Generator[None]:
+    """Inside, no other command trains with these checkpoints."""
+    if root is None or os.name == "nt":
+        yield
+        return
+    import fcntl
+
+    make_folder(root)
+    with (root / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                f"another command is training in {root.parent}; wait for it, or use another --out"
+            ) from None
+        yield
 
 
 def _kinds(specs: Iterable[Spec]) -> tuple[list[Run], list[Training]]:
