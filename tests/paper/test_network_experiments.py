@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from antipgd.cli import main
-from antipgd.paper.experiments import NETWORKS, arms, load, network_runs, runs_of
+from antipgd.paper.experiments import NETWORKS, SHOWN_SCALE, arms, load, network_runs, runs_of
 from antipgd.paper.experiments.recover import jumps
 from antipgd.paper.experiments.scales import (
     ARMS,
@@ -20,7 +20,7 @@ from antipgd.paper.experiments.scales import (
 )
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
-from antipgd.paper.shipped import lines, summary
+from antipgd.paper.shipped import lines, shipped, summary
 from antipgd.paper.store import Store
 from antipgd.paper.training import MEASURES, make_training
 from antipgd.paper.tuning import image_passes, scale_to_use, tuning_table, winners
@@ -280,6 +280,15 @@ def test_records_survive_being_shipped(tmp_path):
     assert json.loads(line)["points"][0][2 + MEASURES.index("test_accuracy")] == 0.123457
     with pytest.raises(ValueError, match="has no training of scale 'smoke'"):
         list(lines("smoke", Store(tmp_path / "other"), [run]))
+
+
+def test_shipped_records_are_those_of_the_scale_and_its_winners_are_used():
+    found = shipped(SHOWN_SCALE)
+    assert found is not None
+    wanted = {run.name for run in network_runs(scale_named(SHOWN_SCALE))}
+    assert found.records.keys() == wanted
+    tuned = [r for r in found.records.values() if r.run.validation]
+    assert winners(tuning_table(tuned)) == dict(SCALES[SHOWN_SCALE].sigmas)
 
 
 def test_the_summary_has_a_row_for_each_arm():

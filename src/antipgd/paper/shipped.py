@@ -110,9 +110,11 @@ def lines(scale: str, store: Store, runs: Iterable[Training]) -> Iterator[str]:
 
 
 def _all(values: Iterable[str]) -> str:
-    """The values that occur, in order; of many the first and the last."""
+    """The values that occur, the least first; of many the least, the largest and their number."""
     found = sorted(set(values))
-    return ", ".join(found) if len(found) < 5 else f"{found[0]} to {found[-1]}"
+    if len(found) < 3:
+        return ", ".join(found)
+    return f"{found[0]} to {found[-1]} ({len(found)} different)"
 
 
 def _short(record: dict[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,8 @@ def claims(results: Results) -> list[Claim]:
     places = dict.fromkeys(["w", "z", last])
     ends = {place: values(by["anti"], "test_accuracy", stop, place) for place in places}
     for place, at in (ends | {"relaxed": values(by["anti"], "test_accuracy")}).items():
-        how = "after noise-free epochs" if place == "relaxed" else "without stopping the noise"
+        how = f"at {place}, without stopping the noise"
+        how = "after noise-free epochs" if place == "relaxed" else how
         found.append(
             below(f"recover.near_sgd_{place}",
                   f"Anti-PGD recovers to within a point of SGD {how}", reference,
