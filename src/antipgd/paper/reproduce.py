@@ -86,11 +86,13 @@ def show_plan(
     used = threads or cpu_count()
     small = [run for run in everything.values() if isinstance(run, Run)]
     trainings = [run for run in everything.values() if isinstance(run, Training)]
-    seconds = seconds_needed(small) / used
-    print(f"{len(everything)} runs to do, about {seconds:.0f} s on {used} threads, and relaxations")
+    print(f"{len(everything)} runs to do")
+    if small:
+        seconds = seconds_needed(small) / used
+        print(f"{len(small)} small ones: about {seconds:.0f} s on {used} threads, and relaxations")
     if trainings:
         hours = training_seconds(trainings) / used / 3600
-        print(f"{len(trainings)} of them trainings: about {hours:.1f} h on {used} processes")
+        print(f"{len(trainings)} trainings: about {hours:.1f} h on {used} processes of one thread")
     return 0
 
 
