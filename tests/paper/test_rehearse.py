@@ -49,6 +49,8 @@ def test_ratios_are_per_epoch_and_of_the_same_round():
     }
     line = show(SMOKE, turns).splitlines()[-1].split()
     assert line == ["anti", "40", "2.000", "14.00", "2.100", "300", "1.500"]
+    once = {method: (steps, found[:1]) for method, (steps, found) in turns.items()}
+    assert len(show(SMOKE, once).splitlines()[-1].split()) == len(line) - 1
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,8 @@ def rehearse(
 
 def show(scale: Scale, turns: dict[str, tuple[int, list[Turn]]]) -> str:
     """A table. Ratios are medians over rounds, of seconds per epoch in the same round: of the
-    processor's, which other programs disturb less, or by the clock on another device.
+    processor's, which other programs disturb less, or by the clock on another device. There are
+    none of a single round, in which everything is done for the first time.
     """
 
     def per_epoch(method: str, number: int) -> float:
@@ -161,8 +162,8 @@ def show(scale: Scale, turns: dict[str, tuple[int, list[Turn]]]) -> str:
         parts = f"{spec.batch // spec.micro} x {spec.micro}" if spec.micro else f"{spec.batch}"
         step = median(turn.seconds / turn.steps for turn in found)
         ratio = ""
-        if "sgd" in turns:
-            rounds = range(len(found))
+        rounds = range(len(found))
+        if "sgd" in turns and len(rounds) > 1:
             ratio = f"{median(per_epoch(method, n) / per_epoch('sgd', n) for n in rounds):.3f}"
         memory = max(turn.memory for turn in found)
         lines.append(
