@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -534,13 +535,17 @@ def test_two_processes_on_one_store_do_not_harm_each_other(tmp_path):
 
 def test_an_interrupted_sweep_says_how_to_go_on(tmp_path):
     process = subprocess.Popen(
-        [*command(tmp_path), "--steps", "3000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    while not (tmp_path / "plan.json").exists():
-        time.sleep(0.05)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+        [*command(tmp_path), "--steps", "3000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # `make &` ignores it
+    )  # fmt: skip
+    try:
+        while not (tmp_path / "plan.json").exists():
+            time.sleep(0.05)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 130, said
     assert b"interrupted: " in said
     assert b"the same command goes on" in said
