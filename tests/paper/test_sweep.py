@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -534,9 +533,14 @@ def test_two_processes_on_one_store_do_not_harm_each_other(tmp_path):
 
 
 def test_an_interrupted_sweep_says_how_to_go_on(tmp_path):
+    code = (  # in a job in the background, Python ignores the signal unless it is told not to
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from antipgd.cli import main; raise SystemExit(main())"
+    )
+    words = command(tmp_path)[3:]  # after python -m antipgd.cli
     process = subprocess.Popen(
-        [*command(tmp_path), "--steps", "3000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # `make &` ignores it
+        [sys.executable, "-c", code, *words, "--steps", "3000000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
         while not (tmp_path / "plan.json").exists():
