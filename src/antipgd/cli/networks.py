@@ -6,6 +6,8 @@ from typing import Any
 
 from antipgd.cli.usage import UsageError, check_threads, say, words
 
+_SCALES = "smoke, digits, small, medium or paper"
+
 
 def add_commands(commands: Any) -> None:
     """`antipgd data`, `tune`, `rehearse`, `records` and `train`."""
@@ -52,7 +54,7 @@ def _add_tune(commands: Any) -> None:
         "OUT/tuned-SCALE.json, which `antipgd paper --scale SCALE --out OUT` then uses. An "
         "interrupted command goes on where it stopped.",
     )
-    parser.add_argument("--scale", required=True, help="smoke, digits, small, medium or paper")
+    parser.add_argument("--scale", required=True, help=_SCALES)
     parser.add_argument("--threads", type=int, help="processes (default: all processors)")
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--retry", action="store_true", help="try failed trainings again")
@@ -78,7 +80,7 @@ def _add_rehearse(commands: Any) -> None:
         "turn, and print seconds, peak memory and the cost of an epoch beside SGD's. Nothing is "
         "written.",
     )
-    parser.add_argument("--scale", required=True, help="smoke, digits, small, medium or paper")
+    parser.add_argument("--scale", required=True, help=_SCALES)
     parser.add_argument(
         "--only", action="append", metavar="METHOD,...", help="default: all methods"
     )
@@ -125,7 +127,7 @@ def _add_records(commands: Any) -> None:
         description="Means at the end over the seeds that are there, with 95 %% intervals; at z "
         "while there is noise, BatchNorm's statistics estimated anew.",
     )
-    parser.add_argument("scale", help="smoke, digits, small, medium or paper")
+    parser.add_argument("scale", help=_SCALES)
     parser.add_argument(
         "--out", type=Path, help="a folder of `antipgd paper` (default: what ships with antipgd)"
     )

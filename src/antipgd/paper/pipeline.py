@@ -102,7 +102,8 @@ def complete(
             _progress(small, show_progress) as tick,
             closing(run_local(small, threads, tick)) as results,
         ):
-            _take(results, outcome, store)
+            for result in results:
+                _keep(result, outcome, store)
     if trainings:
         root = None if store is None else store.root.parent / "checkpoints"
         with (
@@ -111,7 +112,7 @@ def complete(
             closing(run_processes(trainings, threads, root, tick, tqdm.write, device)) as results,
         ):
             for result in results:
-                _take([result], outcome, store)
+                _keep(result, outcome, store)
                 if root is not None and isinstance(result, Record):
                     left = [one for one in trainings if one.name not in outcome.records]
                     forget_checkpoints(root, result.run, left)
@@ -147,11 +148,10 @@ def _kinds(specs: Iterable[Spec]) -> tuple[list[Run], list[Training]]:
     return kinds
 
 
-def _take(results: Iterable[Record | Failure], outcome: Outcome, store: Store | None) -> None:
-    """Store results as they come."""
-    for result in results:
-        if store is not None and isinstance(result, Record):
-            store.put(result)
-        elif store is not None and isinstance(result, Failure):
-            store.put_failure(result)
-        outcome.add(result)
+def _keep(result: Record | Failure, outcome: Outcome, store: Store | None) -> None:
+    """Store a result and take it in."""
+    if store is not None and isinstance(result, Record):
+        store.put(result)
+    elif store is not None and isinstance(result, Failure):
+        store.put_failure(result)
+    outcome.add(result)
