@@ -8,6 +8,7 @@ the workers.
 
 import contextlib
 import importlib.util
+import logging
 import multiprocessing
 import os
 import signal
@@ -46,6 +47,7 @@ def check_start(specs: Iterable[Training], device: str) -> None:
 def _serve(jobs: Connection, stop: Event, root: Path | None, device: str) -> None:
     """A worker's life: trainings from the pipe, until there are no more or it is stopped."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops workers, through `stop`
+    logging.getLogger("antipgd").setLevel(logging.ERROR)  # σ was tuned: advice would be noise
     parent = os.getppid()
 
     def stopped() -> bool:
