@@ -20,7 +20,7 @@ from antipgd.paper.experiments.scales import (
 )
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
-from antipgd.paper.shipped import lines, shipped, summary
+from antipgd.paper.shipped import drawn, lines, shipped, summary
 from antipgd.paper.store import Store
 from antipgd.paper.training import MEASURES, make_training
 from antipgd.paper.tuning import image_passes, scale_to_use, tuning_table, winners
@@ -303,6 +303,19 @@ def test_the_summary_has_a_row_for_each_arm():
     assert list(table["noisy epochs"]) == ["", "1-2"]
 
 
+def test_figures_of_what_is_there_need_one_seed_of_every_arm():
+    found = shipped(SHOWN_SCALE)
+    assert found is not None
+    first = [r for r in found.records.values() if r.run.seed == 0 and not r.run.validation]
+    scale = scale_named(SHOWN_SCALE)
+    figures = drawn(first, scale)
+    assert list(figures) == list(NETWORKS)
+    titles = [axes.get_title() for axes in figures["cifar"].axes]
+    assert len([title for title in titles if title]) == 6  # no panel for tuning
+    without_gd = [r for r in first if r.run.method != "gd"]
+    assert list(drawn(without_gd, scale)) == ["recover", "anti_sgd_network"]
+
+
 def test_everything_runs_at_the_smallest_scale_and_is_not_run_again(tmp_path, capsys):
     out = str(tmp_path / "out")
     assert main(["tune", "--scale", "smoke", "--out", out]) == 0
@@ -317,10 +330,13 @@ def test_everything_runs_at_the_smallest_scale_and_is_not_run_again(tmp_path, ca
     assert "0 runs to do" in capsys.readouterr().out
     page = (Path(out) / "report.html").read_text()
     assert "ResNet18 on CIFAR-10" in page
-    assert main(["records", "smoke", "--out", out]) == 0
+    assert main(["records", "smoke", "--out", out, "--figures", str(tmp_path / "drawn")]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in shown[1:6]] == ["gd", "sgd", "pgd", "anti", "antisgd"]
-    assert shown[-1] == "24 of 24 trainings, 6 of them to tune σ"
+    assert shown[-4] == "24 of 24 trainings, 6 of them to tune σ"
+    for name in NETWORKS:  # the same as on the page
+        drawn_again = (tmp_path / "drawn" / f"{name}.png").read_bytes()
+        assert drawn_again == (Path(out) / "figures" / f"{name}.png").read_bytes()
 
 
 def test_a_single_training_from_the_command_line(tmp_path, capsys):

@@ -131,14 +131,18 @@ def _add_records(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, help="a folder of `antipgd paper` (default: what ships with antipgd)"
     )
+    parser.add_argument(
+        "--figures", type=Path, metavar="DIR", help="draw the curves into DIR, a PNG an experiment"
+    )
     parser.set_defaults(command=_records)
 
 
 def _records(options: argparse.Namespace) -> int:
     from antipgd.paper.experiments import network_runs
     from antipgd.paper.experiments.scales import scale_named
-    from antipgd.paper.shipped import shipped, stored_records, summary
-    from antipgd.paper.store import Store
+    from antipgd.paper.figures import rendered
+    from antipgd.paper.shipped import drawn, shipped, stored_records, summary
+    from antipgd.paper.store import Store, make_folder, write_atomically
     from antipgd.paper.tuning import scale_to_use
 
     try:
@@ -163,6 +167,12 @@ def _records(options: argparse.Namespace) -> int:
     print(summary(records).to_string(index=False, na_rep=""))
     tuning = sum(record.run.validation for record in records)
     print(f"{len(records)} of {len(runs)} trainings, {tuning} of them to tune σ")
+    if options.figures is not None:
+        make_folder(options.figures)
+        for name, figure in drawn(records, scale).items():
+            path = options.figures / f"{name}.png"
+            write_atomically(path, rendered(figure, "png"))
+            print(path)
     return 0
 
 

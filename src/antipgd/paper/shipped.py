@@ -2,7 +2,7 @@
 
 One file for each scale: a line that says which command made them and where, then a line for each
 record. Written from a store by `python -m antipgd.paper.shipped SCALE STORE > FILE`. `summary` is
-their table.
+their table, `drawn` their figures.
 """
 
 import hashlib
@@ -19,10 +19,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from antipgd.estimate import Estimate
-from antipgd.paper.experiments import network_runs
+from antipgd.paper.experiments import NETWORKS, load, network_runs, runs_of
 from antipgd.paper.experiments.arms import values
-from antipgd.paper.experiments.scales import scale_named
+from antipgd.paper.experiments.scales import Scale, scale_named
+from antipgd.paper.figures import Figure
 from antipgd.paper.record import Record, record_from
+from antipgd.paper.results import Results
 from antipgd.paper.store import Store
 from antipgd.paper.training import Training
 
@@ -87,6 +89,18 @@ def summary(records: Iterable[Record]) -> pd.DataFrame:
             row[title] = str(Estimate.of(factor * values(found, measure))).partition(", n")[0]
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def drawn(records: Iterable[Record], scale: Scale) -> dict[str, Figure]:
+    """The figure of each experiment whose arms have all been trained, from the seeds there are."""
+    known = {record.run.name: record for record in records}
+    tuning = {run.name for run in scale.tuning()}
+    found = {}
+    for name in NETWORKS:
+        if all(run.name in known or run.name in tuning for run in runs_of(name, 1, scale)):
+            there = [known[run.name] for run in runs_of(name, scale=scale) if run.name in known]
+            found[name] = load(name).plot(Results(there))
+    return found
 
 
 def stored_records(store: Store, runs: Iterable[Training]) -> list[Record]:

@@ -98,16 +98,17 @@ def _held_out(results: Results, method: str) -> dict[float, float]:
     }
 
 
-def _tuning_panel(results: Results) -> figures.Panel:
-    """Accuracy on the held-out images against σ."""
-    lines = []
-    for method in TUNED:
+def _tuning_panels(results: Results) -> list[figures.Panel]:
+    """Accuracy on the held-out images against σ; none if nothing was tuned."""
+    lines, tuned = [], {record.run.method for record in results.records if record.run.validation}
+    for method in [method for method in TUNED if method in tuned]:
         means = _held_out(results, method)
         lines.append(figures.Series([*means], [*means.values()], figures.NAMES[method],
                                     figures.COLOURS[method], marker="o"))  # fmt: skip
-    return figures.Panel("tuning: held-out accuracy", lines, "σ", xscale="log", yscale="linear")
+    panel = figures.Panel("tuning: held-out accuracy", lines, "σ", xscale="log", yscale="linear")
+    return [panel] if lines else []
 
 
 def plot(results: Results) -> figures.Figure:
     arms = [(figures.NAMES[method], arm(results, method)) for method in METHODS]
-    return figures.draw([*panels(arms), _tuning_panel(results)], columns=3)
+    return figures.draw([*panels(arms), *_tuning_panels(results)], columns=3)
