@@ -214,10 +214,17 @@ def test_the_command_lists_what_there_is(cache, capsys):
     assert f"not in {cache / 'cifar10'}: antipgd data cifar10" in said
 
 
-def test_the_command_says_whom_to_cite(small, forms, tmp_path, cache, capsys):
+def test_the_command_says_whom_to_cite_and_how_others_find_it(
+    small, forms, tmp_path, cache, capsys, monkeypatch
+):
     path = forms.archive(tmp_path / "given.tar.gz", small.binary)
     assert command.data("cifar10", path, cache, print, small.published) == 0
-    assert "Alex Krizhevsky" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Alex Krizhevsky" in said
+    assert f"ANTIPGD_DATA={cache}" in said
+    monkeypatch.setenv("ANTIPGD_DATA", str(cache))
+    assert command.data("cifar10", path, cache, print, small.published) == 0
+    assert "ANTIPGD_DATA" not in capsys.readouterr().out
     assert command.data(None, None, cache, print, small.published) == 0
     assert f"in {cache / 'cifar10'}, checked" in capsys.readouterr().out
 

@@ -39,5 +39,7 @@ def data(
     else:
         folder = fetch(cache, source, say, published)
         print(f"CIFAR-10 is in {folder}, all six checksums as published")
+        if cache_folder(cache) != cache_folder(None):
+            print(f"other commands find it with ANTIPGD_DATA={cache} in the environment")
         print(f"its images are not ours to pass on; cite {CITATION} ({HOME})")
     return 0

