@@ -17,7 +17,7 @@ from tqdm import tqdm
 from antipgd.cli import main
 from antipgd.noise import draws
 from antipgd.paper.networks import make_network
-from antipgd.paper.run import machine
+from antipgd.paper.run import evaluate, machine
 from antipgd.paper.run import train as train_module
 from antipgd.paper.run.checkpoint import Checkpoints
 from antipgd.paper.run.evaluate import Evaluator, barrier, loss_and_accuracy, weights_of
@@ -191,15 +191,16 @@ def test_at_the_stop_the_noise_is_taken_out_of_the_weights(tmp_path):
     model.load_state_dict(at_stop)
     examples = make_examples(run)
     loss, _ = loss_and_accuracy(model, examples.train)
-    _, values = record.column("train_loss", "z")
+    _, values = record.column("train_loss", "z_bn")  # with statistics of these weights
     assert loss == pytest.approx(values[0], rel=1e-6)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for rows in epoch_order(0, 2, 200).reshape(-1, 50):
         optimizer.zero_grad()
         cross_entropy(model(examples.train[0][rows]), examples.train[1][rows]).backward()
         optimizer.step()
-    for name, expected in last_weights(tmp_path, run).items():
-        torch.testing.assert_close(model.state_dict()[name], expected, rtol=1e-4, atol=1e-5)
+    expected = last_weights(tmp_path, run)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach(), expected[name], rtol=1e-4, atol=1e-5)
 
 
 def test_few_images_are_used_on_the_way_and_all_at_the_turns():
@@ -211,13 +212,23 @@ def test_few_images_are_used_on_the_way_and_all_at_the_turns():
     assert every.column("test_loss", "w")[1][0] != few.column("test_loss", "w")[1][0]
 
 
-def test_validation_images_stand_for_the_test(tmp_path):
+def faces(images):
+    """Images whatever they were normalised by."""
+    flat = images.flatten(1)
+    low, high = flat.min(1, keepdim=True).values, flat.max(1, keepdim=True).values
+    return {tuple(face) for face in (16 * (flat - low) / (high - low)).round(decimals=3).tolist()}
+
+
+def test_validation_images_stand_for_the_test():
     run = spec("gd", validation=True, batch=40)
     examples, whole = make_examples(run), make_examples(spec("gd"))
     assert len(examples.train[1]) == 160
     assert len(examples.test[1]) == 40
     assert torch.bincount(examples.test[1]).tolist() == [4] * 10
     assert len(whole.test[1]) == 355
+    ours, held_out, every = map(faces, (examples.train[0], examples.test[0], whole.train[0]))
+    assert len(ours | held_out) == len(ours) + len(held_out) == len(every)
+    assert ours | held_out == every
 
 
 def test_measuring_leaves_everything_as_found():
@@ -242,14 +253,28 @@ def test_measuring_leaves_everything_as_found():
     noise.stop()
 
 
-def test_the_trace_is_that_of_the_loss_of_its_row():
-    record = train(spec("anti", "mlp", width=3, epochs=1, trace_images=200, trace_probes=400))
-    run = record.run
-    weights = next(row for row in record.points if row[1] == "z")
-    found = dict(zip(run.measures, weights[2:], strict=True))
-    assert found["trace"] > 0
-    assert 0 < found["trace_sem"] < found["trace"]
-    assert found["scaled_trace"] > 0
+def test_traces_are_those_of_the_training_loss_at_z(tmp_path):
+    run = spec("anti", "mlp", width=3, epochs=1, trace_images=150, trace_probes=400)
+    record = train(run, tmp_path)
+    found = dict(zip(run.measures, next(r for r in record.points if r[1] == "z")[2:], strict=True))
+    examples, weights = make_examples(run), last_weights(tmp_path, run)
+    model = make_network("mlp", 3, examples.shape, 10, 0)
+    images, labels = (tensor[:150] for tensor in examples.train)
+
+    def loss(changed):
+        outputs = torch.func.functional_call(model, weights | changed, (images,))
+        return cross_entropy(outputs, labels)
+
+    exact = scaled = 0.0
+    for name, value in weights.items():
+        n = value.numel()
+        block = torch.func.hessian(loss)({name: value})[name][name].reshape(n, n)
+        exact += float(block.trace())
+        scaled += float(block.trace() * value.square().sum() / n)
+    assert abs(found["trace"] - exact) < 4 * found["trace_sem"]
+    assert abs(found["scaled_trace"] - scaled) < 4 * found["scaled_trace_sem"]
+    assert found["trace_sem"] < exact / 10
+    assert found["scaled_trace_sem"] < scaled / 10
     at_w = dict(zip(run.measures, record.points[1][2:], strict=True))
     assert record.points[1][1] == "w"
     assert at_w["trace"] is None
@@ -276,12 +301,27 @@ def test_a_barrier_is_the_height_of_the_hill_above_its_larger_end():
     assert float(model.w.detach()) == pytest.approx(0.3)
 
 
-def test_barriers_are_measured_between_measured_epochs():
-    record = train(spec(measure=(1, 2), barriers=True))
-    steps, values = record.column("barrier", "z_bn")
-    assert steps.tolist() == [1, 2, 3]
-    assert np.isnan(values[0])
-    assert (values[1:] >= 0).all()
+def test_barriers_are_those_to_the_weights_where_the_noise_begins(tmp_path, monkeypatch):
+    """Also if those weights come from the checkpoint of a training that began alike."""
+    ends = []
+
+    def distance(model, start, end, data, **options):
+        ends.append((start, end))
+        return sum(float((start[name] - end[name]).square().sum()) for name in start)
+
+    monkeypatch.setattr(evaluate, "barrier", distance)
+    run = spec(epochs=4, measure=(1, 2, 3), noise_start=1, noise_stop=3, barriers=True)
+    alone = train(run)
+    steps, values = alone.column("barrier", "z_bn")
+    assert steps.tolist() == [2, 3]
+    assert 0 < values[0] < values[1]
+    steps, values = alone.column("barrier", "w_bn")
+    assert steps[np.isfinite(values)].tolist() == [4]  # not where the noise begins
+    train(run.prefix(), tmp_path)
+    state = Checkpoints(tmp_path, run.prefix()).load()["model"]
+    assert train(run, tmp_path) == alone
+    for start, _ in ends:
+        assert all(torch.equal(start[name], state[name]) for name in start)
 
 
 # What happens around it
@@ -384,8 +424,9 @@ def test_memory_left_is_in_bytes_and_knows_containers(monkeypatch, tmp_path):
     assert total / 1000 < machine.memory_left("cpu") <= total
     (tmp_path / "memory.max").write_text("5000\n")
     (tmp_path / "memory.current").write_text("3000\n")
+    (tmp_path / "memory.stat").write_text("anon 2000\ninactive_file 500\n")
     monkeypatch.setattr(machine, "_GROUP", tmp_path)
-    assert machine.memory_left("cpu") == 2000
+    assert machine.memory_left("cpu") == 2500
     (tmp_path / "memory.max").write_text("max\n")
     assert machine.memory_left("cpu") > 5000
 
@@ -467,5 +508,6 @@ def test_other_optimizers_and_noise_without_norms(tmp_path):
     train(run, tmp_path)
     state = Checkpoints(tmp_path, run).load()
     at_end = last_weights(tmp_path, run)
-    moved = {name for name, w in state["model"].items() if not torch.equal(w, at_end[name])}
+    moved = {name for name, w in state["model"].items()
+             if "running" not in name and not torch.equal(w, at_end[name])}  # fmt: skip
     assert moved == {"conv1.weight", "conv2.weight", "linear.weight", "linear.bias"}

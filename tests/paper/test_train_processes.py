@@ -9,9 +9,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+from antipgd.cli import main
 from antipgd.paper.pipeline import complete
 from antipgd.paper.record import Failure
+from antipgd.paper.run import machine, processes
 from antipgd.paper.run.checkpoint import Checkpoints
 from antipgd.paper.run.processes import run_processes
 from antipgd.paper.run.train import train
@@ -93,11 +96,41 @@ def test_workers_that_die_and_workers_that_are_stopped(tmp_path):
         assert Checkpoints(tmp_path, run).load()["epoch"] >= 1
 
 
-def test_without_torch_the_extra_is_named(monkeypatch):
+def test_without_torch_the_extra_is_named(monkeypatch, tmp_path, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "torch" else find(n))
     with pytest.raises(ImportError, match=r"pip install 'antipgd\[network\]'"):
         next(run_processes([spec()]))
+    monkeypatch.chdir(tmp_path)
+    for command in ("train --data digits --method gd --batch 10 --epochs 1", "tune --scale smoke",
+                    "rehearse --scale smoke", "paper --only cifar --scale smoke",
+                    "paper --only cifar --scale smoke --dry-run"):  # fmt: skip
+        assert main(command.split()) == 2, command
+        assert capsys.readouterr().err.startswith("antipgd: training networks needs torch")
+
+
+def test_processes_are_dealt_to_the_devices(monkeypatch):
+    made = []
+
+    class Worker(processes._Worker):
+        def __init__(self, stop, root, device):
+            made.append(device)
+            super().__init__(stop, root, device)
+
+    monkeypatch.setattr(processes, "_Worker", Worker)
+    monkeypatch.setattr(machine, "devices", lambda device: ["cpu", "cpu:0"])
+    runs = [spec(epochs=1, seed=seed) for seed in range(2)]
+    assert len(list(run_processes(runs, 2))) == 2
+    assert made == ["cpu", "cpu:0"]
+
+
+def test_cuda_is_a_gpu_for_each_process(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert machine.devices("cuda") == ["cuda:0", "cuda:1"]
+    assert machine.devices("cuda:1") == ["cuda:1"]
+    assert machine.own_device("cuda") == "cuda:0"
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert [machine.own_device(d) for d in ("cuda", "cuda:0", "cpu")] == ["cuda:1", "cuda:0", "cpu"]
 
 
 def test_small_runs_load_no_torch():

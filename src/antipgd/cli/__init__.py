@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(_joined(sys.argv[1:] if arguments is None else arguments))
         try:
             from antipgd.paper.datasets import DataError, DataUsageError
+            from antipgd.paper.run.processes import ExtraError
             from antipgd.paper.store import StoreError, StoreUsageError
         except ImportError as error:
             say(f"{_EXTRA} ({error})")
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.insert(0, os.getcwd())  # where module:Class is looked for
         try:
             return int(options.command(options))
-        except (StoreUsageError, DataUsageError) as error:
+        except (StoreUsageError, DataUsageError, ExtraError) as error:
             raise UsageError(str(error)) from error
         except (StoreError, DataError, MemoryError) as error:
             say(f"antipgd: {error}")

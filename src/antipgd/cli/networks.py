@@ -1,6 +1,7 @@
 """Commands on networks: their data, σ by tuning, and one's own single trainings."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +254,6 @@ def _train(options: argparse.Namespace) -> int:
     check_torch()
     from tqdm import tqdm
 
-    from antipgd.paper.run.examples import ExamplesError
     from antipgd.paper.run.logs import Log, TensorBoardLog
     from antipgd.paper.run.machine import check_device
     from antipgd.paper.run.train import train
@@ -262,10 +262,15 @@ def _train(options: argparse.Namespace) -> int:
         check_device(options.device)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    with tqdm(total=spec.epochs, unit=" epochs", disable=None, leave=False) as bar:
+    if options.out.exists() and not options.out.is_dir():
+        raise UsageError(f"--out must be a folder; {options.out} is a file")
+    first = os.environ.get("RANK", "0") == "0"  # of those that torchrun starts, one shows
+    with tqdm(
+        total=spec.epochs, unit=" epochs", disable=None if first else True, leave=False
+    ) as bar:
         board = options.out / "tensorboard"
         try:
-            log = TensorBoardLog(board, bar) if options.tensorboard else Log(bar)
+            log = TensorBoardLog(board, bar) if options.tensorboard and first else Log(bar)
             record = train(
                 spec,
                 options.out,
@@ -278,10 +283,14 @@ def _train(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             say("interrupted; the same command goes on")
             return 130
-        except (ExamplesError, ImportError) as error:
+        except (ValueError, ImportError) as error:
             raise UsageError(str(error)) from error
-    _show(record)
-    print(f"everything is in {options.out / spec.name}")
+        except OSError as error:
+            say(f"antipgd: cannot write into {options.out}: {error.strerror}")
+            return 1
+    if first:
+        _show(record)
+        print(f"everything is in {options.out / spec.name}")
     return 0
 
 

@@ -25,7 +25,7 @@ from antipgd.paper.experiments import (
     runs_of,
     title_of,
 )
-from antipgd.paper.experiments.scales import Scale
+from antipgd.paper.experiments.scales import Scale, scale_named
 from antipgd.paper.figures import rendered
 from antipgd.paper.pipeline import Outcome, complete, stored
 from antipgd.paper.record import Record, Spec
@@ -148,10 +148,11 @@ class _Desk:
 
 
 def _items(
-    plan: dict[str, list[Spec]], outcome: Outcome, desk: _Desk
+    plan: dict[str, list[Spec]], outcome: Outcome, desk: _Desk, size: Scale
 ) -> tuple[list[Item], list[str]]:
     """Every experiment judged and drawn; those of which runs failed only named."""
     items, notes = [], []
+    shown = f" Shown at scale `{size.name}`: {size.about}."
     for name, runs in plan.items():
         absent = [run for run in runs if run.name not in outcome.records]
         if absent:
@@ -162,7 +163,8 @@ def _items(
             notes.append(f"{name}: not judged, {len(absent)} of {len(runs)} runs {why}")
             continue
         claims, files = desk.judge(name, runs, outcome)
-        items.append(Item(name, title_of(name), about(name), claims, files["svg"], files["png"]))
+        text = about(name) + (shown if name in NETWORKS else "")
+        items.append(Item(name, title_of(name), text, claims, files["svg"], files["png"]))
     return items, notes
 
 
@@ -256,7 +258,8 @@ def reproduce(
         _say(f"interrupted: {done} of {len(unique)} runs are stored; the same command goes on")
         return 130
     outcome.records = ready | outcome.records
-    items, notes = _items(plan, outcome, _Desk(out / "figures", refresh))
+    desk = _Desk(out / "figures", refresh)
+    items, notes = _items(plan, outcome, desk, size or scale_named(SHOWN_SCALE))
     notes += _network_notes(plan, size)
     if seeds is not None:
         notes.append(f"made with {seeds} seeds instead of the number fixed in each experiment")

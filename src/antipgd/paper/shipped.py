@@ -47,7 +47,8 @@ def shipped(scale: str) -> Shipped | None:
         return None
     head, *lines = map(json.loads, path.read_text("utf-8").splitlines())
     records = [record_from(line) for line in lines]
-    current = [record for record in records if record.run.versions == head["versions"]]
+    made_by = head["versions"].items()
+    current = [record for record in records if record.run.versions.items() <= made_by]
     return Shipped({r.run.name: r for r in current}, head["command"], head["made"])
 
 
@@ -116,9 +117,9 @@ def lines(scale: str, store: Store, runs: Iterable[Training]) -> Iterator[str]:
         raise ValueError(f"{store.root} has no training of scale {scale!r}")
     made = [store.provenance(record.run) or {} for record in records]
     kept = {key: _all(one[key] for one in made) for key in _MADE}
-    head = {"command": f"antipgd paper --scale {scale}", "made": kept,
-            "versions": records[0].run.versions}  # fmt: skip
-    yield json.dumps(head)
+    versions = {k: v for record in records for k, v in record.run.versions.items()}
+    command = f"antipgd paper --scale {scale}"
+    yield json.dumps({"command": command, "made": kept, "versions": versions})
     for record in records:
         yield json.dumps(_short(asdict(record)), sort_keys=True, separators=(",", ":"))
 

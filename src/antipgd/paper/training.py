@@ -19,8 +19,10 @@ from antipgd.noise.laws import as_law
 from antipgd.noise.taps import ANTI, WHITE, Taps, telescopes
 from antipgd.paper.problems import Setting, nearest
 
-# Raise it when a change to networks or training changes results: stored records are stale then.
+# Raise one when a change to networks or training (or to how barriers are measured) changes results:
+# stored records are stale then.
 TRAINING_VERSION = 1
+BARRIER_VERSION = 2
 
 MEASURES = (
     "train_loss", "train_accuracy", "test_loss", "test_accuracy", "trace", "trace_sem",
@@ -97,7 +99,8 @@ class Training:
     @property
     def versions(self) -> dict[str, int]:
         """The versions of the code that the result depends on."""
-        return {"training": TRAINING_VERSION}
+        barriers = {"barriers": BARRIER_VERSION} if self.barriers else {}
+        return {"training": TRAINING_VERSION, **barriers}
 
     @property
     def steps(self) -> int:
@@ -132,7 +135,7 @@ class Training:
             return None
         return replace(
             self, method="gd", epochs=self.noise_start, sigma=0.0, law="", relative=False,
-            noise_start=0, noise_stop=None, noisy="all",
+            noise_start=0, noise_stop=None, noisy="all", barriers=False,
             measure=tuple(epoch for epoch in self.measure if epoch <= self.noise_start),
         )  # fmt: skip
 
@@ -262,8 +265,8 @@ def make_training(
     - `measure`: epochs after which it is measured; those where the noise begins and ends, and the
       last, always are. `test_images`: how many images of training and test each are used at the
       others (None: all). `trace_images`, `trace_probes`: images and random vectors for the trace
-      of the Hessian (0: no trace). `barriers`: measure the loss barrier between the clean weights
-      of consecutive measured epochs.
+      of the Hessian (0: no trace). `barriers`: measure the loss barrier between the weights where
+      the noise begins and the clean ones of each measured epoch after.
     - `optimizer`: sgd or adamw. `channels_last`, `bf16` (autocast): how it is computed. A machine
       that announces AMX but does not allow it kills bf16 with SIGILL, unless the variable
       ONEDNN_MAX_CPU_ISA is AVX512_CORE_BF16 or less.

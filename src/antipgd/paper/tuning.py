@@ -18,6 +18,7 @@ from antipgd.paper.experiments.arms import value
 from antipgd.paper.experiments.scales import TUNED, Scale, scale_named
 from antipgd.paper.pipeline import complete
 from antipgd.paper.record import Record
+from antipgd.paper.run.processes import check_torch
 from antipgd.paper.store import Store, make_folder, write_atomically
 from antipgd.paper.training import TRAINING_IMAGES, Training
 
@@ -90,6 +91,9 @@ def tune(
     chosen = ", ".join(f"{method} {sigma:g}" for method, sigma in best.items())
     took = time.perf_counter() - began
     print(f"accuracy on held-out images; best: {chosen}")
+    ends = (min(scale.grid), max(scale.grid))
+    for method in [method for method, sigma in best.items() if sigma in ends]:
+        print(f"the best σ of {method} is at the end of the grid: a better one may lie beyond")
     print(f"{len(runs)} trainings, {outcome.found} found stored, in {took:.0f} s")
     print(f"experiments with --out {out} use these from now on: {_path(name, out)}")
     return 0
@@ -102,6 +106,7 @@ def _shown(table: pd.DataFrame, grid: Sequence[float]) -> str:
 
 def training_seconds(specs: Iterable[Training]) -> float:
     """Seconds on one thread, from a few images of each network: a forecast, not a promise."""
+    check_torch()
     from antipgd.paper.run.forecast import seconds_per_image
 
     per_image: dict[tuple, float] = {}

@@ -24,7 +24,7 @@ PANELS = {
     "trace": ("trace of the Hessian", "log"),
     "scaled_trace": ("scale-normalised trace", "log"),
 }
-_DASH = {"middle": "--"}
+BRACKET = 2.0  # the most by which losses may differ between which a trace is interpolated
 
 
 def arm(results: Results, method: str, batch: str = "") -> list[Record]:
@@ -82,12 +82,16 @@ def trace_at_loss(record: Record, loss: float, measure: str = "trace") -> float:
     """The trace where the training loss has a value, interpolated between measured epochs.
 
     Cross-entropy's Hessian shrinks with the loss, so traces are compared at equal losses. Not a
-    number where the training was never measured on both sides of that loss.
+    number where the training was not measured on both sides of that loss, at losses that differ
+    by a factor of `BRACKET` at most: between others the trace may do anything.
     """
     where = cleanest(record)
     curve = sorted((value(record, "train_loss", e), value(record, measure, e)) for e in where)
     losses, traces = np.array([max(a, 1e-300) for a, _ in curve]), np.array([b for _, b in curve])
     if not curve or not losses[0] <= loss <= losses[-1] or not (traces > 0).all():
+        return float("nan")
+    above = int(np.searchsorted(losses, loss))  # the first loss that is not smaller
+    if losses[above] > loss and losses[above] > BRACKET * losses[above - 1]:
         return float("nan")
     return float(np.exp(np.interp(np.log(loss), np.log(losses), np.log(traces))))
 
@@ -95,14 +99,17 @@ def trace_at_loss(record: Record, loss: float, measure: str = "trace") -> float:
 def matched_traces(
     one: Sequence[Record], other: Sequence[Record], measure: str = "trace"
 ) -> tuple[Values, Values]:
-    """Traces of two arms at the larger of their final training losses, seed by seed; without the
-    seeds in which one of them was never measured on both sides of that loss.
+    """Traces of two arms at the larger of their final training losses, seed by seed; infinite for
+    one that diverged. Without the seeds in which one of them was not measured around that loss.
     """
     pairs = []
     for a, b in zip(one, other, strict=True):
-        loss = max(value(a, "train_loss"), value(b, "train_loss"))
-        pair = trace_at_loss(a, loss, measure), trace_at_loss(b, loss, measure)
-        if np.isfinite(pair).all():
+        if "diverged" in (a.status, b.status):
+            pair = tuple(np.inf if record.status == "diverged" else 1.0 for record in (a, b))
+        else:
+            loss = max(value(a, "train_loss"), value(b, "train_loss"))
+            pair = trace_at_loss(a, loss, measure), trace_at_loss(b, loss, measure)
+        if not np.isnan(pair).any():
             pairs.append(pair)
     table = np.array(pairs).reshape(-1, 2)
     return table[:, 0], table[:, 1]
@@ -122,11 +129,14 @@ def panels(
     arms: Sequence[tuple[str, list[Record]]], measures: Sequence[str] = tuple(PANELS)
 ) -> list[figures.Panel]:
     """A panel for each measure against the epoch, with a line for each arm."""
+    smallest: dict[str, int] = {}
+    for _, records in arms:
+        run = records[0].run
+        smallest[run.method] = min(run.batch, smallest.get(run.method, run.batch))
+    dashes = ["-" if r[0].run.batch == smallest[r[0].run.method] else "--" for _, r in arms]
     found = []
     for measure in measures:
         title, scale = PANELS[measure]
-        dashes = ["--" if records[0].run.batch > 500 and records[0].run.method in ("sgd", "antisgd")
-                  else "-" for _, records in arms]  # fmt: skip
         lines = [series(records, measure, label, dash)
                  for (label, records), dash in zip(arms, dashes, strict=True)]  # fmt: skip
         found.append(figures.Panel(title, lines, "epoch", xscale="linear", yscale=scale))

@@ -1,13 +1,12 @@
-"""ResNet18 on CIFAR-10: noise from the start, taken out late
+"""A network on images: noise from the start, taken out late
 
 GD, SGD, PGD, Anti-PGD and Anti-SGD with η = 0.05 and momentum 0.9; GD, PGD and Anti-PGD with a
 batch of a seventh of the images. The noise acts on all weights and is taken out of them before the
 last quarter of the epochs. σ of each method is the best of a grid on images held out of the
 training set, with seeds that are not used here. Judged at the end, and at z where the noise ends;
-each with BatchNorm's statistics estimated anew. The page shows the scale `small`: 5,000 images of
-16×16, a network of width 8, six seeds, each with images of its own. Traces are of the training loss
-on 128 images, compared at equal training losses, because cross-entropy's Hessian shrinks with its
-loss.
+each with BatchNorm's statistics estimated anew. Where a scale uses fewer images than there are,
+each seed has images of its own. Traces are of the training loss on a part of them, compared at
+equal training losses, because cross-entropy's Hessian shrinks with its loss.
 """
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from antipgd.paper import figures
 from antipgd.paper.claims import UNDECIDED, Claim, above, smaller
 from antipgd.paper.experiments.arms import (
+    BRACKET,
     arm,
     matched_traces,
     noisy_end,
@@ -80,7 +80,7 @@ def _flatter(anti: list[Record], other: list[Record], measure: str) -> Claim:
     )
     tested = (
         f"{words} at the larger of the two final training losses, on the {len(ours)} of "
-        f"{len(anti)} seeds measured on both sides of it"
+        f"{len(anti)} seeds measured on both sides of it, at losses within a factor of {BRACKET:g}"
     )
     if len(ours) < 2:
         nothing = float("nan")

@@ -33,8 +33,8 @@ UNTUNED = {"label": 0.1, "sam": 0.05}  # not in any claim; what is usual
 @dataclass(frozen=True)
 class Scale:
     """One size. Noise acts in the first `noisy` of `epochs`. In `recover` it acts from one epoch to
-    another, of so many: (first, last, epochs). GD is also measured at `early` epochs, in which it
-    passes the training losses at which noisy methods end.
+    another, of so many: (first, last, epochs). GD is also measured at `early` epochs, and PGD at
+    `late` ones, in which they pass the training losses at which Anti-PGD ends.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Scale:
     recover_measure: tuple[int, ...]
     sigmas: Mapping[str, float]
     early: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
     seeds: int = 6
     grid: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04)
     tuning_seeds: int = 2
@@ -66,13 +67,14 @@ class Scale:
         noisy = method not in ("gd", "sgd")
         sigmas = {**UNTUNED, **self.sigmas}
         images, probes = self.trace if traced else (0, 0)
+        more = {"gd": self.early, "pgd": self.late}.get(arm, ())
         settings: dict[str, Any] = {
             "batch": batch,
             "micro": self.micro if self.micro and batch % self.micro == 0 else None,
             "epochs": self.epochs,
             "sigma": (sigmas[method] if sigma is None else sigma) if noisy else 0.0,
             "noise_stop": self.noisy if noisy and method != "sam" else None,
-            "measure": (*self.early, *self.measure) if arm == "gd" else self.measure,
+            "measure": (*self.measure, *more),
             "test_images": self.test_images,
             "trace_images": images,
             "trace_probes": probes,
@@ -121,7 +123,7 @@ SCALES = {
             batches={"large": 100, "small": 16, "middle": 128},
             epochs=60, noisy=45, recover=(45, 70, 80),
             measure=(5, 15, 30, 45, 50, 60), recover_measure=(45, 55, 65, 70, 80),
-            grid=(0.01, 0.02, 0.04, 0.08), test_images=None, early=(1, 2, 3),
+            grid=(0.005, 0.01, 0.02, 0.04, 0.08), test_images=None, early=(1, 2, 3),
             sigmas={"pgd": 0.01, "anti": 0.04, "antisgd": 0.04},
         ),
         Scale(
@@ -132,7 +134,7 @@ SCALES = {
             batches={"large": 714, "small": 128, "middle": 1024},
             epochs=50, noisy=38, recover=(38, 58, 66),
             measure=(12, 25, 38, 50), recover_measure=(38, 48, 58, 66), trace=(128, 48),
-            grid=(0.005, 0.01, 0.02, 0.04, 0.08), early=(3, 6, 9),
+            grid=(0.005, 0.01, 0.02, 0.04, 0.08), early=(3, 6, 9), late=(42, 44, 46, 48),
             sigmas={"pgd": 0.01, "anti": 0.04, "antisgd": 0.01},
         ),
         Scale(
@@ -142,7 +144,7 @@ SCALES = {
             batches={"large": 7500, "small": 128, "middle": 1024}, micro=1500, seeds=3,
             epochs=60, noisy=45, recover=(45, 70, 80),
             measure=(10, 30, 45, 60), recover_measure=(45, 58, 70, 80),
-            tuning_seeds=1, trace=(500, 48), early=(5, 20),
+            grid=(0.005, 0.01, 0.02, 0.04, 0.08), tuning_seeds=1, trace=(500, 48), early=(5, 20),
             sigmas={"pgd": 0.01, "anti": 0.04, "antisgd": 0.01},  # those of small until tuned
         ),
         Scale(
@@ -154,6 +156,7 @@ SCALES = {
             measure=(10, 50, 100, 150, 200, 250, 275, 300),
             recover_measure=(75, 125, 175, 225, 275, 300),
             tuning_seeds=1, trace=(1000, 96), test_images=None, early=(5, 25),
+            late=(255, 260, 265),
             sigmas={"pgd": 0.005, "anti": 0.01, "antisgd": 0.005},  # to be tuned
         ),
     )

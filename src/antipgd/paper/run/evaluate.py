@@ -2,9 +2,9 @@
 
 At each, once with the running statistics of BatchNorm and once (`_bn`) with statistics estimated
 anew on training images: those gathered along noisy weights do not belong to the clean ones. The
-trace is that of the loss of its row; it is measured at the cleanest weights there are, and only
-where the statistics belong to them. Whatever is measured, model, statistics and random generators
-are left as found.
+trace is that of the training loss on the first `trace_images`; it is measured at the cleanest
+weights there are, and only where the statistics belong to them. Whatever is measured, model,
+statistics and random generators are left as found.
 """
 
 import math
@@ -131,7 +131,7 @@ class Evaluator:
     ) -> list[Point]:
         """Rows for w, and for z where there is noise that can be taken out.
 
-        `before` are the clean weights of the epoch measured before, for the barrier to them.
+        `before` are weights to which there may be a barrier.
         """
         barrier = {} if before is None else {"barrier": self._barrier(before, noise)}
         cleanest = partial(self._cleanest, barrier=barrier)
@@ -157,6 +157,16 @@ def clean_weights(model: nn.Module, noise: Noise | None) -> dict[str, Tensor]:
     """A copy of z, or of w where there is no z, by name."""
     with clean(noise):
         return weights_of(model)
+
+
+def saved_weights(
+    spec: Training, model: nn.Module, train: Batch, noise: Noise | None
+) -> dict[str, Tensor]:
+    """A copy of the state at z, or at w where there is no z, with the statistics that belong to it:
+    what the cleanest row of an epoch was measured with."""
+    batches = statistics_batches(spec, train)
+    with clean(noise), recalibrated(model, batches) if norms_of(model) else nullcontext():
+        return {name: value.clone() for name, value in model.state_dict().items()}
 
 
 def norm(model: nn.Module) -> float:

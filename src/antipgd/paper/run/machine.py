@@ -16,6 +16,18 @@ _SIGNS = ("allocate memory", "out of memory", "not enough memory")
 _GROUP = Path("/sys/fs/cgroup")
 
 
+def own_device(device: str) -> str:
+    """This process's device: of those that torchrun starts for `cuda`, each has one of the GPUs."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" else device
+
+
+def devices(device: str) -> list[str]:
+    """What `device` stands for: `cuda` for every GPU there is."""
+    if device == "cuda":
+        return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return [device]
+
+
 def check_device(device: str) -> None:
     """Refuse a device that is not there."""
     try:
@@ -79,7 +91,8 @@ def memory_left(device: str) -> int | None:
         limit, used = (
             int((_GROUP / name).read_text()) for name in ("memory.max", "memory.current")
         )
-        lefts += [limit - used]
+        stat = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
+        lefts += [limit - used + int(stat.get("inactive_file", 0))]  # cached files make room
     return min(lefts, default=None)
 
 

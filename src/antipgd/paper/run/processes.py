@@ -27,10 +27,14 @@ Tick = Callable[[int], None]
 _START = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
 
 
+class ExtraError(ImportError):
+    """A package is missing; says which extra has it."""
+
+
 def check_torch() -> None:
     """Say what to install where torch is missing."""
     if importlib.util.find_spec("torch") is None:
-        raise ImportError("training networks needs torch: pip install 'antipgd[network]'")
+        raise ExtraError("training networks needs torch: pip install 'antipgd[network]'")
 
 
 def check_start(specs: Iterable[Training], device: str) -> None:
@@ -90,6 +94,7 @@ class _Worker:
 
     def __init__(self, stop: Event, root: Path | None, device: str) -> None:
         self.jobs, theirs = _START.Pipe()
+        self.device = device
         arguments = (theirs, stop, root, device)
         self.process = _START.Process(target=_serve, args=arguments, daemon=True)
         self.process.start()
@@ -187,8 +192,13 @@ def run_processes(
     """Records and failures as they finish; `root` is the folder for checkpoints.
 
     Trainings whose noise begins later share the noise-free epochs before it, through a checkpoint.
+    By default there are as many processes as processors or, with `cuda`, as GPUs, one on each.
     """
     check_torch()
+    from antipgd.paper.run.machine import devices
+
+    places = devices(device)
+    count = processes or (cpu_count() if device == "cpu" else len(places))
     queue, stop = _Queue(specs, share=root is not None), _START.Event()
     ahead: Counter[str] = Counter()
     workers: list[_Worker] = []
@@ -197,9 +207,11 @@ def run_processes(
             # A dead one with a training is still to be heard: that is a failure.
             workers = [w for w in workers if w.spec is not None or w.process.is_alive()]
             idle = [worker for worker in workers if worker.spec is None]
-            while (idle or len(workers) < (processes or cpu_count())) and (spec := queue.next()):
+            while (idle or len(workers) < count) and (spec := queue.next()):
                 if not idle:
-                    workers.append(worker := _Worker(stop, root, device))
+                    taken = [worker.device for worker in workers]
+                    place = min(places, key=taken.count)
+                    workers.append(worker := _Worker(stop, root, place))
                     idle.append(worker)
                 idle.pop().give(spec)
             busy = {worker.jobs: worker for worker in workers if worker.spec is not None}

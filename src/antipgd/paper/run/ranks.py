@@ -23,6 +23,8 @@ def join(device: str = "cpu") -> "Ranks":
     Once for the life of the process: to part and meet again fails now and then (ran).
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
         atexit.register(dist.destroy_process_group)
     return Ranks()

@@ -19,11 +19,17 @@ from torch import nn
 from antipgd.paper.networks import make_network
 from antipgd.paper.record import Point, Record
 from antipgd.paper.run.checkpoint import Checkpoints
-from antipgd.paper.run.evaluate import Evaluator, Tick, clean, clean_weights, point
+from antipgd.paper.run.evaluate import Evaluator, Tick, point, saved_weights, weights_of
 from antipgd.paper.run.examples import Examples, corrupted, epoch_order, make_examples
 from antipgd.paper.run.gradients import backward, micro_batches, sam_backward
 from antipgd.paper.run.logs import Log, write_log
-from antipgd.paper.run.machine import check_device, check_memory, memory_advice, reproducible
+from antipgd.paper.run.machine import (
+    check_device,
+    check_memory,
+    memory_advice,
+    own_device,
+    reproducible,
+)
 from antipgd.paper.run.ranks import Ranks, join
 from antipgd.paper.training import Training
 from antipgd.torch import Noise, attach, norms
@@ -43,7 +49,7 @@ class Progress:
     loss: float = 0.0  # sum over those steps
     right: int = 0
     points: list[Point] = field(default_factory=list)
-    before: dict[str, Any] | None = None  # clean weights at the last measurement, for barriers
+    before: dict[str, Any] | None = None  # weights where the noise begins, for barriers
     diverged_at: int | None = None
 
 
@@ -125,8 +131,8 @@ class Trainer:
 
     def _keep(self, name: str) -> None:
         if self._checkpoints is not None and self.ranks.first:
-            with clean(self.noise):
-                self._checkpoints.keep_weights(name, self.model.state_dict())
+            weights = saved_weights(self.spec, self.model, self.examples.train, self.noise)
+            self._checkpoints.keep_weights(name, weights)
 
     # Training
 
@@ -161,6 +167,8 @@ class Trainer:
         spec, progress = self.spec, self.progress
         epoch, labels = progress.epoch + 1, self.examples.train[1]
         noisy = spec.noise_acts(epoch)
+        if spec.barriers and (progress.epoch, progress.step) == (spec.noise_start, 0):
+            progress.before = weights_of(self.model)
         if noisy and spec.taps and self.noise is None:
             self._attach()
         if noisy and spec.method == "label":
@@ -218,8 +226,6 @@ class Trainer:
         if epoch not in self.spec.measure:
             return
         self._add_points(self._evaluator.points(epoch, self.noise, self.progress.before, tick))
-        if self.spec.barriers:
-            self.progress.before = clean_weights(self.model, self.noise)
 
     def measure_start(self, tick: Tick) -> None:
         """Measure the initial weights, if asked to and at them."""
@@ -262,8 +268,9 @@ def train(
     `tick` is told of epochs done, and called after every step; it may raise `StoppedError`. `log`
     hears of points as they are measured. `save_every` are the seconds between checkpoints within
     an epoch. With more `threads` than one the last bits of the result depend on their number, and
-    on a `device` other than the CPU on that.
+    on a `device` other than the CPU on that; `cuda` under torchrun is a GPU for each process.
     """
+    device = own_device(device)
     check_device(device)
     with reproducible(threads), memory_advice(spec):
         checkpoints = None if root is None else Checkpoints(root, spec, warn)
