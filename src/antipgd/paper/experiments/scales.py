@@ -123,8 +123,8 @@ SCALES = {
             batches={"large": 100, "small": 16, "middle": 128},
             epochs=60, noisy=45, recover=(45, 70, 80),
             measure=(5, 15, 30, 45, 50, 60), recover_measure=(45, 55, 65, 70, 80),
-            grid=(0.005, 0.01, 0.02, 0.04, 0.08), test_images=None, early=(1, 2, 3),
-            sigmas={"pgd": 0.01, "anti": 0.04, "antisgd": 0.04},
+            grid=(0.0025, 0.005, 0.01, 0.02, 0.04, 0.08), test_images=None, early=(1, 2, 3),
+            sigmas={"pgd": 0.005, "anti": 0.04, "antisgd": 0.04},
         ),
         Scale(
             name="small",
