@@ -196,7 +196,8 @@ def recovering(method, seed, accuracies, lost=False):
     """Noise from epoch 1 to 3 of 4, measured at each turn; lost in epoch 2, if it is."""
     places = [(1, "w"), (3, "w"), (3, "z"), (3, "z_bn"), (4, "w_bn")]
     points = [row(epoch, "running", train_loss=2.0 if epoch == 3 else 0.5) for epoch in range(1, 5)]
-    points += [row(epoch, place, test_accuracy=accuracy, barrier=0.2 + 0.1 * (epoch == 4),
+    height = 0.5 if method == "pgd" else 0.3
+    points += [row(epoch, place, test_accuracy=accuracy, barrier=height * (epoch == 4),
                    train_loss=1.0, trace=1.0, scaled_trace=1.0, test_loss=1.0, train_accuracy=1.0)
                for (epoch, place), accuracy in zip(places, accuracies, strict=True)]  # fmt: skip
     found = record(method, seed=seed, points=points, noise_start=1, noise_stop=3)
@@ -230,7 +231,8 @@ def test_claims_of_recover_have_the_right_sign_and_place():
     assert values["near_sgd_relaxed"] == pytest.approx(-0.15)
     assert [claims[f"near_sgd_{place}"].verdict for place in ("z", "relaxed")] == ["fails", "holds"]
     assert values["jumps"] == 0  # in the onset of the noise
-    assert values["barrier"] == pytest.approx(0.3)  # of the relaxed weights
+    assert values["barrier_anti"] == pytest.approx(0.3)  # of the relaxed weights
+    assert values["barrier_pgd"] == pytest.approx(0.5)
 
 
 def test_a_diverged_seed_costs_neither_claims_nor_figure():
@@ -335,7 +337,7 @@ def test_the_summary_has_a_row_for_each_arm():
 def test_figures_of_what_is_there_need_one_seed_of_every_arm():
     found = shipped(SHOWN_SCALE)
     assert found is not None
-    first = [r for r in found.records.values() if r.run.seed == 0 and not r.run.validation]
+    first = [r for r in found.records.values() if r.run.seed == 1 and not r.run.validation]
     scale = scale_named(SHOWN_SCALE)
     figures = drawn(first, scale)
     assert list(figures) == list(NETWORKS)
@@ -386,8 +388,7 @@ def test_a_disk_that_is_full_is_no_traceback(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(checkpoint, "write_whole", full)
     words = f"train --data digits --method gd --batch 50 --epochs 1 --out {tmp_path}"
     assert main(words.split()) == 1
-    said = f"cannot write into {tmp_path}: No space left on device"
-    assert said in capsys.readouterr().err
+    assert "antipgd: [Errno 28] No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("words", "message"), [
@@ -399,8 +400,6 @@ def test_a_disk_that_is_full_is_no_traceback(tmp_path, capsys, monkeypatch):
     ("train --data digits --method anti --batch 10 --epochs 1", "needs sigma > 0; got 0.0"),
     ("train --data digits --method gd --batch 10 --epochs 1 --measure-every 0", "at least 1"),
     ("train --data digits --method gd --batch 10 --epochs 1 --images 55", "55"),
-    ("train --data digits --model resnet18 --width 2 --method gd --batch 1 --epochs 1 --out .",
-     "Expected more than 1 value per channel"),
     (f"train --data digits --method gd --batch 10 --epochs 1 --out {__file__}",
      "--out must be a folder"),
     ("train --data mnist --method gd --batch 10 --epochs 1", "unknown data 'mnist'"),

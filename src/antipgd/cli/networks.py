@@ -56,7 +56,9 @@ def _add_tune(commands: Any) -> None:
         "interrupted command goes on where it stopped.",
     )
     parser.add_argument("--scale", required=True, help=_SCALES)
-    parser.add_argument("--threads", type=int, help="processes (default: all processors)")
+    parser.add_argument(
+        "--threads", type=int, help="processes (default: one for each processor, or GPU)"
+    )
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--retry", action="store_true", help="try failed trainings again")
     parser.add_argument("--out", type=Path, default=Path("results"))
@@ -139,7 +141,7 @@ def _add_records(commands: Any) -> None:
 
 
 def _records(options: argparse.Namespace) -> int:
-    from antipgd.paper.experiments import network_runs
+    from antipgd.paper.experiments import NETWORKS, network_runs
     from antipgd.paper.experiments.scales import scale_named
     from antipgd.paper.figures import rendered
     from antipgd.paper.shipped import drawn, shipped, stored_records, summary
@@ -170,10 +172,13 @@ def _records(options: argparse.Namespace) -> int:
     print(f"{len(records)} of {len(runs)} trainings, {tuning} of them to tune σ")
     if options.figures is not None:
         make_folder(options.figures)
-        for name, figure in drawn(records, scale).items():
+        figures = drawn(records, scale)
+        for name, figure in figures.items():
             path = options.figures / f"{name}.png"
             write_atomically(path, rendered(figure, "png"))
             print(path)
+        for name in [name for name in NETWORKS if name not in figures]:
+            say(f"{name}: not drawn, one of its arms has no training yet")
     return 0
 
 
@@ -254,8 +259,10 @@ def _train(options: argparse.Namespace) -> int:
     check_torch()
     from tqdm import tqdm
 
+    from antipgd.paper.run.examples import ExamplesError
     from antipgd.paper.run.logs import Log, TensorBoardLog
     from antipgd.paper.run.machine import check_device
+    from antipgd.paper.run.ranks import RanksError
     from antipgd.paper.run.train import train
 
     try:
@@ -283,10 +290,10 @@ def _train(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             say("interrupted; the same command goes on")
             return 130
-        except (ValueError, ImportError) as error:
+        except (ExamplesError, RanksError, ImportError) as error:
             raise UsageError(str(error)) from error
         except OSError as error:
-            say(f"antipgd: cannot write into {options.out}: {error.strerror}")
+            say(f"antipgd: {error}")
             return 1
     if first:
         _show(record)

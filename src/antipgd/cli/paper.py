@@ -61,7 +61,11 @@ def _add_paper(commands: Any) -> None:
         "judged from the records that ship with the package)",
     )
     parser.add_argument("--device", default="cpu", help="of the networks: cpu (default) or cuda")
-    parser.add_argument("--threads", type=int, help="default: all processors")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        help="default: all processors; for networks on cuda, one for each GPU",
+    )
     parser.add_argument("--retry", action="store_true", help="try failed runs again")
     parser.add_argument("--refresh", action="store_true", help="draw all figures anew")
     parser.add_argument("--dry-run", action="store_true", help="show the plan and its cost")

@@ -95,13 +95,17 @@ def summary(records: Iterable[Record]) -> pd.DataFrame:
 def drawn(records: Iterable[Record], scale: Scale) -> dict[str, Figure]:
     """The figure of each experiment whose arms have all been trained, from the seeds there are."""
     known = {record.run.name: record for record in records}
-    tuning = {run.name for run in scale.tuning()}
     found = {}
     for name in NETWORKS:
-        if all(run.name in known or run.name in tuning for run in runs_of(name, 1, scale)):
-            there = [known[run.name] for run in runs_of(name, scale=scale) if run.name in known]
-            found[name] = load(name).plot(Results(there))
+        planned = [run for run in runs_of(name, scale=scale) if isinstance(run, Training)]
+        there = [run for run in planned if run.name in known]
+        if _arms(there) == _arms(planned):
+            found[name] = load(name).plot(Results(known[run.name] for run in there))
     return found
+
+
+def _arms(runs: Iterable[Training]) -> set[tuple[str, int]]:
+    return {(run.method, run.batch) for run in runs if not run.validation}
 
 
 def stored_records(store: Store, runs: Iterable[Training]) -> list[Record]:

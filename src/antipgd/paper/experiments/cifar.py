@@ -2,7 +2,7 @@
 
 GD, SGD, PGD, Anti-PGD and Anti-SGD with η = 0.05 and momentum 0.9; GD, PGD and Anti-PGD with a
 batch of a seventh of the images. The noise acts on all weights and is taken out of them before the
-last quarter of the epochs. σ of each method is the best of a grid on images held out of the
+last epochs. σ of each method is the best of a grid on images held out of the
 training set, with seeds that are not used here. Judged at the end, and at z where the noise ends;
 each with BatchNorm's statistics estimated anew. Where a scale uses fewer images than there are,
 each seed has images of its own. Traces are of the training loss on a part of them, compared at

@@ -67,17 +67,19 @@ def claims(results: Results) -> list[Claim]:
                   f"Anti-PGD recovers to within a point of SGD {how}", reference,
                   f"SGD's final accuracy minus Anti-PGD's at {place}; points", sgd - 100 * at, NEAR)
         )  # fmt: skip
-    barriers = values(by["anti"], "barrier")
     found += [
-        mostly("recover.jumps", "the training loss jumps", reference,
+        mostly("recover.jumps", "Anti-PGD's training loss jumps", reference,
                f"seeds with an epoch above twice the running median, epochs {start + ONSET + 1} to "
                f"{stop}; means over epochs",
                [jumps(record) > 0 for record in by["anti"]]),
-        above("recover.barrier", "the noise leads to another minimum, beyond a barrier", reference,
-              f"training loss between the weights of epochs {start} and {first.epochs}, above the "
-              "larger end; nats", barriers, BARRIER),
     ]  # fmt: skip
-    return found
+    return found + [
+        above(f"recover.barrier_{method}",
+              f"{figures.NAMES[method]} leads to another minimum, beyond a barrier", reference,
+              f"training loss between the weights of epochs {start} and {first.epochs}, above the "
+              "larger end; nats", values(by[method], "barrier"), BARRIER)
+        for method in ("anti", "pgd")
+    ]  # fmt: skip
 
 
 def _running(label: str, records: list[Record]) -> figures.Series:

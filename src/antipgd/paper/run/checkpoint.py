@@ -81,7 +81,7 @@ class Checkpoints:
         if hashlib.sha256(rest).digest() != digest:
             self._move_aside(path, "its digest does not match: it is truncated or changed")
             return None
-        state: dict[str, Any] = torch.load(io.BytesIO(rest), weights_only=True)
+        state: dict[str, Any] = torch.load(io.BytesIO(rest), map_location="cpu", weights_only=True)
         if state["spec"] != self._spec.canonical():
             self._move_aside(path, "it belongs to another training")
             return None

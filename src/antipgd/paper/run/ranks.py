@@ -17,6 +17,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 Part = TypeVar("Part")
 
 
+class RanksError(ValueError):
+    """A training cannot be dealt to so many processes."""
+
+
 def join(device: str = "cpu") -> "Ranks":
     """Meet the other processes that torchrun started, if it did.
 
@@ -55,7 +59,7 @@ class Ranks:
     def check(self, parts: int) -> None:
         """Refuse a number of micro-batches that leaves a rank without work."""
         if parts < self.count:
-            raise ValueError(
+            raise RanksError(
                 f"{self.count} processes need at least as many micro-batches; a batch has {parts}: "
                 f"give a smaller micro, which also changes BatchNorm's statistics"
             )

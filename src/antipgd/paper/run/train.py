@@ -122,6 +122,9 @@ class Trainer:
         if state is None:
             return
         self.progress = Progress(**{name: state[name] for name in vars(self.progress)})
+        if self.progress.before is not None:  # loading a state into model and optimizer moves it
+            device = self.examples.train[0].device
+            self.progress.before = {k: w.to(device) for k, w in self.progress.before.items()}
         points, self.progress.points = self.progress.points, []
         self._add_points([tuple(row) for row in points])
         self.model.load_state_dict(state["model"])
