@@ -322,6 +322,16 @@ def test_shipped_records_are_those_of_the_scale_and_its_winners_are_used():
     assert winners(tuning_table(tuned)) == dict(SCALES[SHOWN_SCALE].sigmas)
 
 
+def test_of_medium_ship_trainings_of_every_arm_of_the_scale():
+    found, scale = shipped("medium"), scale_named("medium")
+    assert found is not None
+    wanted = {run.name: run for run in network_runs(scale)}
+    assert found.records.keys() <= wanted.keys()
+    arms = {(run.method, run.batch, run.noise_start) for run in wanted.values()}
+    assert {(r.run.method, r.run.batch, r.run.noise_start) for r in found.records.values()} == arms
+    assert list(drawn(found.records.values(), scale)) == list(NETWORKS)
+
+
 def test_the_summary_has_a_row_for_each_arm():
     records = [curve("gd", 0.5, 3.0, 0.1), curve("gd", 0.7, 5.0, 0.1, seed=1)]
     records += [curve("anti", 0.8, 2.0, 0.2), replace(record("pgd", validation=True))]
