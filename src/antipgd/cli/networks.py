@@ -2,12 +2,11 @@
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from antipgd.cli.usage import UsageError, check_threads, say, words
-
-_SCALES = "smoke, digits, small, medium or paper"
+from antipgd.cli.usage import SCALE_NAMES, UsageError, check_threads, say, words
 
 
 def add_commands(commands: Any) -> None:
@@ -55,7 +54,7 @@ def _add_tune(commands: Any) -> None:
         "OUT/tuned-SCALE.json, which `antipgd paper --scale SCALE --out OUT` then uses. An "
         "interrupted command goes on where it stopped.",
     )
-    parser.add_argument("--scale", required=True, help=_SCALES)
+    parser.add_argument("--scale", required=True, help=SCALE_NAMES)
     parser.add_argument(
         "--threads", type=int, help="processes (default: one for each processor, or GPU)"
     )
@@ -83,7 +82,7 @@ def _add_rehearse(commands: Any) -> None:
         "turn, and print seconds, peak memory and the cost of an epoch beside SGD's. Nothing is "
         "written.",
     )
-    parser.add_argument("--scale", required=True, help=_SCALES)
+    parser.add_argument("--scale", required=True, help=SCALE_NAMES)
     parser.add_argument(
         "--only", action="append", metavar="METHOD,...", help="default: all methods"
     )
@@ -130,7 +129,7 @@ def _add_records(commands: Any) -> None:
         description="Means at the end over the seeds that are there, with 95 %% intervals; at z "
         "while there is noise, BatchNorm's statistics estimated anew.",
     )
-    parser.add_argument("scale", help=_SCALES)
+    parser.add_argument("scale", help=SCALE_NAMES)
     parser.add_argument(
         "--out", type=Path, help="a folder of `antipgd paper` (default: what ships with antipgd)"
     )
@@ -141,11 +140,10 @@ def _add_records(commands: Any) -> None:
 
 
 def _records(options: argparse.Namespace) -> int:
-    from antipgd.paper.experiments import NETWORKS, network_runs
+    from antipgd.paper.experiments import network_runs
     from antipgd.paper.experiments.scales import scale_named
-    from antipgd.paper.figures import rendered
     from antipgd.paper.shipped import drawn, shipped, stored_records, summary
-    from antipgd.paper.store import Store, make_folder, write_atomically
+    from antipgd.paper.store import Store
     from antipgd.paper.tuning import scale_to_use
 
     try:
@@ -171,15 +169,22 @@ def _records(options: argparse.Namespace) -> int:
     tuning = sum(record.run.validation for record in records)
     print(f"{len(records)} of {len(runs)} trainings, {tuning} of them to tune σ")
     if options.figures is not None:
-        make_folder(options.figures)
-        figures = drawn(records, scale)
-        for name, figure in figures.items():
-            path = options.figures / f"{name}.png"
-            write_atomically(path, rendered(figure, "png"))
-            print(path)
-        for name in [name for name in NETWORKS if name not in figures]:
-            say(f"{name}: not drawn, one of its arms has no training yet")
+        _write_figures(drawn(records, scale), options.figures)
     return 0
+
+
+def _write_figures(figures: Mapping[str, Any], folder: Path) -> None:
+    from antipgd.paper.experiments import NETWORKS
+    from antipgd.paper.figures import rendered
+    from antipgd.paper.store import make_folder, write_atomically
+
+    make_folder(folder)
+    for name, figure in figures.items():
+        path = folder / f"{name}.png"
+        write_atomically(path, rendered(figure, "png"))
+        print(path)
+    for name in [name for name in NETWORKS if name not in figures]:
+        say(f"{name}: not drawn, one of its arms has no training yet")
 
 
 # option: (type, help); their defaults are those of `make_training`

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from antipgd.cli.usage import UsageError, check_threads, say, show_failures, words
+from antipgd.cli.usage import SCALE_NAMES, UsageError, check_threads, say, show_failures, words
 
 # Formula, settings, and what --leave watches.
 _ABOUT = {
@@ -57,8 +57,8 @@ def _add_paper(commands: Any) -> None:
     )
     parser.add_argument(
         "--scale",
-        help="train the networks, too: smoke, digits, small, medium or paper (default: they are "
-        "judged from the records that ship with the package)",
+        help=f"train the networks, too: {SCALE_NAMES} (default: they are judged from the records "
+        "that ship with the package)",
     )
     parser.add_argument("--device", default="cpu", help="of the networks: cpu (default) or cuda")
     parser.add_argument(

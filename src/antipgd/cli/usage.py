@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+SCALE_NAMES = (
+    "smoke, digits, small, medium or paper"  # written out: a parser imports no experiments
+)
+
 
 class UsageError(Exception):
     """Something the user can put right in the command."""

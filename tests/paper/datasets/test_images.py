@@ -32,6 +32,7 @@ def test_the_callers_array_stays_writable():
     labels = np.array([0, 1])
     made(train_labels=labels)
     labels[0] = 1
+    assert labels.tolist() == [1, 1]
 
 
 def test_without_a_split_validation_is_empty():

@@ -49,7 +49,7 @@ EXPERIMENTS = (
 
 
 NETWORKS = ("cifar", "recover", "anti_sgd_network")
-SHOWN_SCALE = "small"  # whose records ship with the package
+SHOWN_SCALE = "small"  # the one on the page, all of whose records ship with the package
 
 
 def load(name: str) -> ModuleType:
