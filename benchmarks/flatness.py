@@ -41,7 +41,7 @@ ROUNDS = 4
 FULL_RUN, SHORT_RUN = 120, 40  # seconds
 BIG = "ResNet18, width 64"  # only seconds and memory per product
 LIBRARIES = {
-    "antipgd": ("auto", "hutch++", "xtrace", "hutchinson"),
+    "antipgd": ("auto", "hutch++", "hutchinson"),
     "PyHessian": ("hutchinson",),
     "curvlinops": ("hutchinson", "hutch++", "xtrace"),
     "eigenthings": ("hutchinson", "hutch++"),

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from antipgd.flatness import NotDeterministicError, hessian_trace
 from antipgd.flatness import objective as objective_module
 
-METHODS = ["exact", "hutchinson", "hutch++", "xtrace", "auto"]
+METHODS = ["exact", "hutchinson", "hutch++", "auto"]
 
 
 def normal(*shape, seed=0):

@@ -281,11 +281,15 @@ def test_a_diverged_training_is_told_of_and_goes_on():
     [
         ({"every": 0}, ValueError, "every must be a whole number >= 1; got 0"),
         ({"every": 1.5}, ValueError, "every must be a whole number >= 1; got 1.5"),
-        ({"quantity": "trace"}, ValueError, "one of regulariser, sharpness; got 'trace'"),
+        (
+            {"quantity": "trace"},
+            ValueError,
+            "unknown quantity 'trace'; accepted: reg",
+        ),
         ({"callback": None}, TypeError, "callback must be a function of a Reading; got None"),
         ({"draws": 1, "quantity": "sharpness"}, ValueError, "draws must .* >= 2; got 1"),
         ({"max_probes": 0}, ValueError, "max_probes must be a whole number >= 5; got 0"),
-        ({"scale": 0}, ValueError, "scale must be a finite loss > 0; got 0"),
+        ({"scale": 0}, ValueError, "scale must be a finite number > 0; got 0"),
         ({"noise": None}, TypeError, r"noise must be what attach\(\) returned; got NoneType"),
         ({"params": [double(1.0)]}, ValueError, "parameter 'a' takes noise, but is not in params"),
         ({"batches": iter([1])}, ValueError, r"only once; pass list\(batches\)"),

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from antipgd.flatness import NotDeterministicError, hessian_trace
 from antipgd.flatness import objective as objective_module
-from antipgd.flatness.inputs import named_tensors
+from antipgd.flatness.inputs import named_tensors, tensors_in
 from antipgd.flatness.measuring import measuring
 
 
@@ -62,7 +62,7 @@ def test_chunks_respect_memory_and_do_not_matter(cases, memory, monkeypatch):
         monkeypatch.setattr(objective, "_products", lambda v: seen.append(len(v)) or plain(v))
         monkeypatch.setattr(objective, "_add_rows", lambda *a: through.append(len(a[3])) or add(*a))
         found = objective.products(vectors)
-        graph = objective._graph
+        graph = objective.graph_bytes
     assert graph > 0
     assert sum(seen) == 100
     assert max(seen) == 1 or max(seen) * 2 * row <= memory
@@ -73,7 +73,7 @@ def test_chunks_respect_memory_and_do_not_matter(cases, memory, monkeypatch):
 
 def test_results_do_not_depend_on_memory():
     module, loss, batch = fitting()
-    for method, least in (("hutchinson", 1), ("hutch++", 2**17), ("xtrace", 2**17)):
+    for method, least in (("hutchinson", 1), ("hutch++", 2**17)):
         found = [hessian_trace(loss, module, [batch], method=method, memory=memory, max_probes=48)
                  for memory in (least, 2**20, 2**31)]  # fmt: skip
         for other in found[1:]:
@@ -143,7 +143,7 @@ def test_operations_without_second_derivative():
 
 def test_a_linear_loss_has_no_hessian():
     w = normal(60)
-    for method in ("exact", "hutchinson", "hutch++", "xtrace", "auto"):
+    for method in ("exact", "hutchinson", "hutch++", "auto"):
         for tolerance in (None, 0.1):
             found = hessian_trace(lambda: w.sum() + (0 * w).sum(), [w], method=method,
                                   tolerance=tolerance)  # fmt: skip
@@ -198,7 +198,7 @@ Pair = namedtuple("Pair", "x y")
 ])  # fmt: skip
 def test_batches_of_any_kind(wrap, float64):
     def tensor(batch):
-        return next(objective_module.tensors_in(batch))
+        return next(tensors_in(batch))
 
     w, x = normal(3, dtype=torch.float32), normal(10, 3, seed=1, dtype=torch.float32)
     batches, seen = [wrap(x[:2]), wrap(x[2:])], []
@@ -251,12 +251,12 @@ def test_no_graph_outlives_its_batch():
 
     gc.disable()
     try:
-        for method in ("hutchinson", "hutch++", "xtrace", "exact"):
+        for method in ("hutchinson", "hutch++", "exact"):
             hessian_trace(loss, [w], list(normal(24, 4, seed=1).split(4)), method=method)
     finally:
         gc.enable()
     assert marks[0]() is None
-    assert len(calls) > 50
+    assert len(calls) > 40
 
 
 def test_memory_does_not_grow_with_the_number_of_batches():
@@ -384,12 +384,12 @@ def test_bad_options():
     loss, params = quartic()
     module = nn.Linear(2, 1)
     for mode in ("Train", "", 3):
-        with pytest.raises(ValueError, match=r"None \(as found\) or one of eval, train, estimated"):
+        with pytest.raises(ValueError, match=r"unknown batch_norm .* accepted: eval, train, "):
             hessian_trace(loss, module, batch_norm=mode)
     with pytest.raises(ValueError, match="batch_norm needs params to be a module; got tensors"):
         hessian_trace(loss, params, batch_norm="eval")
     for memory in (0, -1, float("nan"), float("inf"), "1 GB", None):
-        with pytest.raises(ValueError, match="memory must be a number of bytes > 0; got"):
+        with pytest.raises(ValueError, match="memory must be a finite number > 0; got"):
             hessian_trace(loss, params, memory=memory)
     with pytest.raises(ValueError, match="distributed=True needs a process group; call"):
         hessian_trace(loss, params, distributed=True)

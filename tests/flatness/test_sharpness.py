@@ -9,9 +9,9 @@ from torch import nn
 
 from antipgd.estimate import Estimate
 from antipgd.flatness import ToleranceWarning, expected_sharpness, hessian_trace
+from antipgd.flatness.draws import Draws, rises
 from antipgd.flatness.measuring import measuring
 from antipgd.flatness.probes import SHARPNESS, Probes
-from antipgd.flatness.sharpness import Noise, sharpness_samples
 
 LAWS = ["gaussian", "rademacher", "uniform", "laplace", "student-t:9"]
 
@@ -142,9 +142,9 @@ def test_several_sigmas_share_their_draws():
 def test_parts_and_memory_make_no_difference():
     made = network()
     with measuring(*made) as objective:
-        at, noise = objective.value(), Noise(adaptive=True)
-        whole, forms = sharpness_samples(objective, [0.1, 1.0], 0, 9, noise, at=at, quadratic=True)
-        part, form = sharpness_samples(objective, [1.0], 4, 5, noise, at=at, quadratic=True)
+        at, draws = objective.value(), Draws(scales=objective.flat().abs())
+        whole, forms = rises(objective, [0.1, 1.0], draws, 0, 9, at=at, quadratic=True)
+        part, form = rises(objective, [1.0], draws, 4, 5, at=at, quadratic=True)
     np.testing.assert_array_equal(whole[4:, 1:], part)
     np.testing.assert_allclose(forms[4:], form, rtol=1e-12)
     assert whole.shape == (9, 2)
@@ -249,14 +249,14 @@ def test_the_model_is_left_as_it_was(mode, float64):
 @pytest.mark.parametrize(
     ("sigma", "options", "message"),
     [
-        (0.0, {}, r"sigma must be a number > 0, or several; got 0.0"),
+        (0.0, {}, r"sigma must be a finite number > 0; got 0.0"),
         ([], {}, r"sigma must be a number > 0, or several; got \[\]"),
         (-1.0, {}, r"sigma must be a finite number >= 0 .*; got -1.0"),
         ("big", {}, r"sigma must be a finite number >= 0 .*; got 'big'"),
         ([0.1, math.inf], {}, r"sigma must be a finite number >= 0 .*; got inf"),
-        (0.1, {"draws": 1}, "draws must be at least 2, lest there be no error bar; got 1"),
-        (0.1, {"draws": 2.5}, "draws must be a whole number; got 2.5"),
-        (0.1, {"tolerance": 1.0}, "tolerance must be a relative error between 0 and 1; got 1.0"),
+        (0.1, {"draws": 1}, "draws must be a whole number >= 2; got 1"),
+        (0.1, {"draws": 2.5}, "draws must be a whole number >= 2; got 2.5"),
+        (0.1, {"tolerance": 1.0}, "tolerance must be a finite number > 0 and < 1; got 1.0"),
         (0.1, {"trace": 3.0}, "trace must be True, False or an Estimate; got float"),
         (0.1, {"law": "cauchy"}, "unknown law 'cauchy'; accepted: gaussian"),
         (0.1, {"seed": -3}, "seed must be an integer from 0"),

@@ -13,7 +13,7 @@ from antipgd.flatness import hessian_trace
 from antipgd.flatness.measuring import measuring
 from antipgd.flatness.state import generator_states, same_values, undisturbed
 
-METHODS = ["exact", "hutchinson", "hutch++", "xtrace", "auto"]
+METHODS = ["exact", "hutchinson", "hutch++", "auto"]
 
 
 def bits(tensor):

@@ -82,7 +82,7 @@ def test_error_bars_that_never_reach_the_target():
         (lambda: check_grid([0.1, math.nan, 0.3]), "finite"),
         (lambda: loss_scale(1.0, 2.0), "at zero, 1, is no scale for the loss here, 2"),
         (lambda: loss_scale(math.inf, 2.0), "is no scale"),
-        (lambda: flattening_clock(1.0, 1.0), "change must lie between 0 and 1; got 1.0"),
+        (lambda: flattening_clock(1.0, 1.0), "change must be a finite number > 0 and < 1; got 1.0"),
         (lambda: flattening_rate([1, 2], np.ones((2, 2))), "k >= 3"),
         (lambda: antithetic_sharpness(np.sum, [1.0], GRID, np.ones((1, 1))), r"got \(1, 1\)"),
     ],

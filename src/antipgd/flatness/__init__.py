@@ -1,19 +1,25 @@
 """How flat is this minimum, and how sure are we? For any PyTorch model or plain function.
 
-Needs torch and SciPy (the `flatness` extra). Whatever is measured, the model, its gradients and all
-random number generators are left exactly as they were found.
+Needs torch, SciPy and tqdm (the `flatness` extra). Whatever is measured, the model, its gradients
+and all random number generators are left exactly as they were found.
 """
 
 try:
     import scipy as _scipy  # noqa: F401
     import torch as _torch  # noqa: F401
+    import tqdm as _tqdm  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "antipgd.flatness needs torch and SciPy: pip install 'antipgd[flatness]'"
+        f"antipgd.flatness needs torch, SciPy and tqdm, and {error.name} is not there: "
+        f"pip install 'antipgd[flatness]'"
     ) from error
 
 from antipgd.flatness.bound import pac_bayes_bound
+from antipgd.flatness.density import Spectrum
+from antipgd.flatness.eigenvalues import Eigenvalues
 from antipgd.flatness.finding import FoundSigma, TooFewStepsWarning, find_sigma
+from antipgd.flatness.functions import expected_sharpness, hessian_trace, spectrum, top_eigenvalues
+from antipgd.flatness.measuring import ChangedError
 from antipgd.flatness.monitoring import (
     ExplosiveNoiseWarning,
     InertNoiseWarning,
@@ -22,24 +28,27 @@ from antipgd.flatness.monitoring import (
     monitor,
 )
 from antipgd.flatness.objective import NotDeterministicError
+from antipgd.flatness.place import Place, at
 from antipgd.flatness.samples import ToleranceWarning
-from antipgd.flatness.sharpness import Sharpness, expected_sharpness
-from antipgd.flatness.spectrum import Eigenvalues, Spectrum, spectrum, top_eigenvalues
-from antipgd.flatness.trace import Trace, difference, hessian_trace
+from antipgd.flatness.sharpness import Sharpness
+from antipgd.flatness.trace import Trace, difference
 
 __all__ = [
+    "ChangedError",
     "Eigenvalues",
     "ExplosiveNoiseWarning",
     "FoundSigma",
     "InertNoiseWarning",
     "Monitor",
     "NotDeterministicError",
+    "Place",
     "Reading",
     "Sharpness",
     "Spectrum",
     "ToleranceWarning",
     "TooFewStepsWarning",
     "Trace",
+    "at",
     "difference",
     "expected_sharpness",
     "find_sigma",

@@ -5,6 +5,7 @@ a prior are turned into what it asks for.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from antipgd.checks import whole
+from antipgd.flatness.draws import Draws, rises
 from antipgd.flatness.inputs import Parameters
 from antipgd.flatness.measuring import measuring
 from antipgd.flatness.objective import MEMORY, Objective
-from antipgd.flatness.probes import SHARPNESS
 from antipgd.noise.stream import canonical_name
 from antipgd.theory import pac_bayes
 from antipgd.theory.pac_bayes import Bound
@@ -25,10 +27,13 @@ Prior = float | Tensor | nn.Module | Mapping[str, Tensor] | Iterable[Tensor]
 
 
 class _Mean:
-    """The mean of the losses by example, checked; remembers how many there were."""
+    """The mean of the losses by example, checked; remembers how many there were.
 
-    def __init__(self, losses: Callable[..., Tensor]) -> None:
-        self.losses, self.examples = losses, 0
+    `counted` says that there are batches, whose examples can be counted, too.
+    """
+
+    def __init__(self, losses: Callable[..., Tensor], counted: bool) -> None:
+        self.losses, self.counted, self.examples = losses, counted, 0
 
     def __call__(self, *batch: Any) -> Tensor:
         values = self.losses(*batch)
@@ -72,8 +77,8 @@ def pac_bayes_bound(
     `losses(batch)` gives one loss in [0, 1] for each example, such as the 0-1 error. `prior` is 0,
     a flat tensor, tensors in the order of `params`, a state dict or a module. Each of the `draws`
     is a pass over the data for each s; `sampling` of the result is what so few of them cost.
-    `printed` uses the paper's λ/2M in place of λ/8n. The other arguments are those of
-    `hessian_trace`; batch norms must not be in training mode, where a loss is not of one example.
+    `printed` uses the paper's λ/2M in place of λ/8n. The other arguments are those of `at`; batch
+    norms must not be in training mode, where a loss is not of one example.
 
     >>> import torch
     >>> w, x = torch.zeros(1), torch.arange(-50.0, 51.0).reshape(-1, 1)
@@ -82,48 +87,49 @@ def pac_bayes_bound(
     >>> print(f"{bound.empirical + bound.sampling:.3f} {bound.total:.3f}")
     0.163 0.426
     """
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
-        raise ValueError(f"draws must be a whole number >= 1; got {draws!r}")
-    pac_bayes.pac_bayes_bound(lambda s: 0.0, [0], [0], s_grid, lambda_grid, 1, delta)  # its checks
-    mean = _Mean(losses)
+    whole("draws", draws, 1)
+    formula = partial(pac_bayes.pac_bayes_bound, s_grid=s_grid, lambda_grid=lambda_grid,
+                      delta=delta, printed=printed)  # fmt: skip
+    formula(lambda s: 0.0, [0], [0], n=1)  # its checks come before the data
+    mean = _Mean(losses, counted=batches is not None)
     with measuring(
         mean, params, batches, batch_norm=batch_norm, float64=float64, memory=memory,
         distributed=distributed,
     ) as objective:  # fmt: skip
-        if objective.batch_norm in ("train", "mixed"):
-            raise ValueError(
-                "batch norms are in training mode, where the loss of an example depends on the "
-                "others: call model.eval() or pass batch_norm='eval'"
-            )
-        centre = _prior(objective, prior)
-        count = _count(objective, mean, counted=batches is not None)
+        return _bound(objective, mean, formula, prior, draws, seed)
 
-        def empirical(s: float) -> Array:
-            return _losses_under_noise(objective, s, int(draws), seed)
 
-        w = objective.flat().double().cpu().numpy()
-        return pac_bayes.pac_bayes_bound(
-            empirical, w, centre, s_grid, lambda_grid, count, delta, printed=printed
+def _bound(
+    objective: Objective,
+    mean: _Mean,
+    formula: Callable[..., Bound],
+    prior: Prior,
+    draws: int,
+    seed: int,
+) -> Bound:
+    if objective.batch_norm in ("train", "mixed"):
+        raise ValueError(
+            "batch norms are in training mode, where the loss of an example depends on the "
+            "others: call model.eval() or pass batch_norm='eval'"
         )
+    centre, count = _prior(objective, prior), _count(objective, mean)
 
+    def empirical(s: float) -> Array:
+        """The mean loss at each draw from N(w, s²I): independent, and common to all s."""
+        single = Draws(seed, antithetic=False)
+        samples, _ = rises(objective, [s], single, 0, draws, at=0.0)
+        return np.minimum(samples[:, 0], 1.0)  # a mean of ones may round to more
 
-def _losses_under_noise(objective: Objective, s: float, draws: int, seed: int) -> Array:
-    """The mean loss at each draw from N(w, s²I): independent, and common to all s."""
-    probes, rows = objective.probes(seed, "gaussian"), objective.rows_at_once(matrices=3)
-    parts = [
-        objective.values_at(probes.rows(SHARPNESS, first, min(rows, draws - first)), [s])[:, 0]
-        for first in range(0, draws, rows)
-    ]
-    return np.minimum(np.concatenate(parts), 1.0)  # a mean of ones may round to more
+    return formula(empirical, objective.flat().double().cpu().numpy(), centre, n=count)
 
 
 @torch.no_grad()
-def _count(objective: Objective, mean: _Mean, counted: bool) -> int:
+def _count(objective: Objective, mean: _Mean) -> int:
     """The number of examples; each must count alike in the mean over batches."""
     total = 0
     for weight, batch in objective.batches():
         objective.loss(batch)
-        if counted and mean.examples != weight:
+        if mean.counted and mean.examples != weight:
             raise ValueError(
                 f"losses gave {mean.examples} values for a batch of {weight:g} examples (the "
                 f"first axis of the first tensor in it); there must be one for each"

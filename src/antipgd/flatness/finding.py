@@ -19,11 +19,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from antipgd.checks import number, whole
 from antipgd.estimate import Estimate
+from antipgd.flatness.draws import Draws, expected_rises
 from antipgd.flatness.inputs import Parameters
 from antipgd.flatness.measuring import measuring
 from antipgd.flatness.objective import Loss, Objective
-from antipgd.flatness.probes import SHARPNESS, SKETCH
+from antipgd.flatness.probes import SKETCH
 from antipgd.theory import finder
 from antipgd.theory.equivalences import steps_for
 from antipgd.torch.handle import ADAPTIVE
@@ -38,7 +40,7 @@ class TooFewStepsWarning(UserWarning):
     """The planned steps will hardly move the trace."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FoundSigma:
     """The σ to begin with, and what it was read from.
 
@@ -69,11 +71,25 @@ class FoundSigma:
             low, high = sharpness.interval()
             interval = f"[{low:.3g}, {high:.3g}]"
             lines.append(f"{sigma:10.3g}  {sharpness.mean:10.3g}  {interval:>22}  {share:8.2g}")
-        lines.append(f"{self._title} [{self.low:.3g}, {self.high:.3g}], loss here {self.loss:.3g}")
+        return "\n".join([*lines, *self._summary])
+
+    @property
+    def _summary(self) -> list[str]:
+        lines = [f"{self._title} [{self.low:.3g}, {self.high:.3g}], loss here {self.loss:.3g}"]
         if self.steps is not None:
             about = "at least" if self.at_least else "about"
             lines.append(f"{about} {self.steps:,} steps to move the trace by a tenth")
-        return "\n".join(lines)
+        return lines
+
+    def __repr__(self) -> str:
+        return f"FoundSigma({'; '.join(self._summary)})"
+
+    def metrics(self) -> dict[str, float]:
+        """For a log: every single number, without those that are not known."""
+        found = {"sigma": self.sigma, "sigma_low": self.low, "sigma_high": self.high,
+                 "loss": self.loss, "scale": self.scale, "fraction": self.fraction,
+                 "clock": self.clock, "steps": self.steps}  # fmt: skip
+        return {name: float(value) for name, value in found.items() if value is not None}
 
     @property
     def _title(self) -> str:
@@ -104,20 +120,6 @@ def _scales(objective: Objective, relative: bool) -> Tensor:
     scales = [torch.full_like(tensor.detach(), rms(tensor) if relative else 1.0).flatten()
               for tensor in objective.tensors]  # fmt: skip
     return torch.cat(scales)
-
-
-def _sharpness(
-    objective: Objective, grid: Sequence[float], scales: Tensor, draws: int, seed: int, here: float
-) -> list[Estimate]:
-    rows, parts = objective.rows_at_once(matrices=3), []
-    probes, signed = objective.probes(seed, "gaussian"), [s * f for s in grid for f in (1, -1)]
-    for first in range(0, draws, rows):
-        v = probes.rows(SHARPNESS, first, min(rows, draws - first)).mul_(scales)
-        values = objective.values_at(v, signed).reshape(len(v), len(grid), 2)
-        parts.append(values.mean(axis=2) - here)
-    rounding = float(torch.finfo(objective.dtype).eps) * abs(here)
-    found = [Estimate.of(column) for column in np.concatenate(parts).T]
-    return [Estimate(one.mean, math.hypot(one.sem, rounding), one.n) for one in found]
 
 
 def _dot(ones: Iterable[Tensor], others: Iterable[Tensor]) -> Tensor:
@@ -180,11 +182,63 @@ def _unit(lr: float | None, momentum: float, optimizer: Optimizer | None) -> flo
         if len(set(groups)) > 1:
             raise ValueError(f"param groups differ in (lr, momentum), {groups}: give lr= instead")
         lr, momentum = map(float, groups[0])
-    if not (isinstance(lr, int | float) and 0 < lr < math.inf and 0 <= momentum < 1):
-        raise ValueError(
-            f"lr must be a finite number > 0, momentum >= 0 and < 1; got {lr!r}, {momentum!r}"
-        )
-    return lr / (1 - momentum)
+    return number("lr", lr, 0, above=True) / (1 - number("momentum", momentum, 0, 1))
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What is asked for, checked; `look` answers it."""
+
+    unit: float | None  # of the clock, η/(1−momentum)
+    fraction: float
+    scale: float | None
+    grid: Sequence[float] | None
+    relative: bool
+    draws: int
+    probes: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        number("fraction", self.fraction, 0, 1, above=True, closed=True)
+        whole("draws", self.draws, 2)
+        whole("probes", self.probes, 0 if self.probes == 0 else 3)
+        if self.grid is not None:
+            finder.check_grid(self.grid)
+        if self.scale is not None:
+            number("scale", self.scale, 0, above=True)
+
+    def look(self, objective: Objective) -> FoundSigma:
+        """The σ, the table it was read from, and the steps it takes."""
+        flat, here = objective.flat(), objective.value()
+        scale, grid = self.scale, self.grid
+        if scale is None:
+            scale = finder.loss_scale(float(objective.values_at(-flat[None], [1.0])[0, 0]), here)
+        if grid is None:
+            size = 1.0 if self.relative else rms(flat) or 1.0
+            grid = [float(step * size) for step in GRID]
+        sigmas, scales = [float(sigma) for sigma in grid], _scales(objective, self.relative)
+        drawn = Draws(self.seed, scales=scales)
+        sharpness = expected_rises(objective, sigmas, drawn, self.draws, at=here)
+        choice = finder.choose_sigma(sigmas, sharpness, scale, self.fraction)
+        clock, steps = self._clock(objective, scales, choice.sigma)
+        return FoundSigma(
+            sigma=choice.sigma, low=choice.low, high=choice.high, relative=self.relative,
+            fraction=self.fraction, scale=float(scale), loss=here, clock=clock, steps=steps,
+            at_least=objective.size > PROJECTED,
+            rows=tuple((sigma, one, one.mean / scale)
+                       for sigma, one in zip(sigmas, sharpness, strict=True)),
+        )  # fmt: skip
+
+    def _clock(
+        self, objective: Objective, scales: Tensor, sigma: float
+    ) -> tuple[float | None, int | None]:
+        """After how long the trace has moved by a tenth, and in how many steps."""
+        if not self.probes or self.unit is None:
+            return None, None
+        tau = finder.flattening_clock(_rate(objective, scales, self.probes, self.seed).mean)
+        if not math.isfinite(tau):
+            return None, None
+        return tau * float(scales.double().square().mean()), steps_for(tau, self.unit, sigma)
 
 
 def find_sigma(
@@ -209,12 +263,12 @@ def find_sigma(
     """The σ at which E L(w + σξ) − L(w) is `fraction` of what there is to lose.
 
     For a trained or half-trained point, with `loss`, `params`, `batches` and the last options as
-    in `hessian_trace`. `scale` is what there is to lose, by default L(0) − L(w), where L(0) is the
-    loss with all weights at zero. The grid is by default 17 σ from 10⁻⁴ to 1 times the root mean
-    square of the weights. With `relative` σ is in units of each tensor's own, as in `attach`.
-    `draws` pairs take 2 × draws × len(grid) passes over the batches, `probes` one third derivative
-    each. Learning rate and momentum are given or read from `optimizer`; if `steps` are planned and
-    too few to move the trace by a tenth, a `TooFewStepsWarning` says so.
+    in `at`. `scale` is what there is to lose, by default L(0) − L(w), where L(0) is the loss with
+    all weights at zero. The grid is by default 17 σ from 10⁻⁴ to 1 times the root mean square of
+    the weights. With `relative` σ is in units of each tensor's own, as in `attach`. `draws` pairs
+    take 2 × draws × len(grid) passes over the batches, `probes` one third derivative each. Learning
+    rate and momentum are given or read from `optimizer`; if `steps` are planned and too few to move
+    the trace by a tenth, a `TooFewStepsWarning` says so.
 
     >>> import torch
     >>> u, v = torch.full((50,), 0.2).double(), torch.zeros(1).double()
@@ -223,35 +277,17 @@ def find_sigma(
     0.2 True
     """
     unit = _unit(lr, momentum, optimizer)
-    finder.check_fraction(fraction)
-    finder.check_whole("draws", draws, 2)
-    finder.check_whole("probes", probes, 0 if probes == 0 else 3)
-    finder.check_whole("steps", 1 if steps is None else steps, 1)
-    sigmas = None if grid is None else finder.check_grid(grid)
-    scale = None if scale is None else finder.check_scale(scale)
+    search = _Search(unit, fraction, scale, grid, relative, draws, probes, seed)
+    if steps is not None:
+        whole("steps", steps, 1)
     with measuring(loss, params, batches, batch_norm=batch_norm, float64=float64) as objective:
-        flat, here = objective.flat(), objective.value()
-        if scale is None:
-            scale = finder.loss_scale(float(objective.values_at(-flat[None], [1.0])[0, 0]), here)
-        if sigmas is None:
-            size = 1.0 if relative else rms(flat) or 1.0
-            sigmas = [float(step * size) for step in GRID]
-        scales = _scales(objective, relative)
-        sharpness = _sharpness(objective, sigmas, scales, draws, seed, here)
-        choice = finder.choose_sigma(sigmas, sharpness, scale, fraction)
-        clock = needed = None
-        at_least = objective.size > PROJECTED
-        if probes and unit is not None:
-            tau = finder.flattening_clock(_rate(objective, scales, probes, seed).mean)
-            if math.isfinite(tau):
-                clock = tau * float(scales.double().square().mean())
-                needed = steps_for(tau, unit, choice.sigma)
-    if steps is not None and needed is not None and steps < needed:
-        warnings.warn(
-            f"{steps:,} steps are too few at sigma {choice.sigma:.3g}: the trace needs "
-            f"{'at least' if at_least else 'about'} {needed:,} to move by a tenth",
-            TooFewStepsWarning, stacklevel=2,
-        )  # fmt: skip
-    rows = tuple((s, one, one.mean / scale) for s, one in zip(sigmas, sharpness, strict=True))
-    return FoundSigma(choice.sigma, choice.low, choice.high, relative, fraction, scale, here, rows,
-                      clock, needed, at_least)  # fmt: skip
+        found = search.look(objective)
+    if steps is not None and found.steps is not None and steps < found.steps:
+        warnings.warn(_too_few(steps, found), TooFewStepsWarning, stacklevel=2)
+    return found
+
+
+def _too_few(steps: int, found: FoundSigma) -> str:
+    about = "at least" if found.at_least else "about"
+    return (f"{steps:,} steps are too few at sigma {found.sigma:.3g}: the trace needs {about} "
+            f"{found.steps:,} to move by a tenth")  # fmt: skip

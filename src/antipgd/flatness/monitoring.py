@@ -7,25 +7,25 @@ and too much noise is `theory.finder`'s to say. Knows no training loop.
 
 import math
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from antipgd.checks import number, one_of, whole
 from antipgd.estimate import Estimate
+from antipgd.flatness.draws import Draws, expected_rises
 from antipgd.flatness.inputs import Parameters, named_tensors
 from antipgd.flatness.measuring import measuring
 from antipgd.flatness.objective import Loss, Objective
 from antipgd.flatness.planning import MIN_PRODUCTS
-from antipgd.flatness.probes import SHARPNESS
-from antipgd.flatness.trace import Trace, hessian_trace
+from antipgd.flatness.state import evaluating
+from antipgd.flatness.trace import Trace, measured_trace
 from antipgd.noise.injection import carried_coefficients
-from antipgd.theory.finder import check_scale, check_whole, too_little, too_much
+from antipgd.theory.finder import too_little, too_much
 from antipgd.torch import Noise
 
 QUANTITIES = ("regulariser", "sharpness")
@@ -40,7 +40,7 @@ class ExplosiveNoiseWarning(UserWarning):
     """The noise costs more than there is to learn."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Reading:
     """One look at the noise, after a step.
 
@@ -63,8 +63,25 @@ class Reading:
         """What the noise adds to the loss, by what is watched."""
         return self.regulariser if self.sharpness is None else self.sharpness
 
+    def __repr__(self) -> str:
+        costs = [f"regulariser {self.regulariser}"]
+        if self.sharpness is not None:
+            costs.append(f"sharpness {self.sharpness}")
+        return (f"Reading(step {self.step}, sigma {self.sigma:.3g}, loss {self.loss:.4g} at z and "
+                f"{self.noisy_loss:.4g} at w; {'; '.join(costs)})")  # fmt: skip
 
-@dataclass(eq=False)
+    def metrics(self) -> dict[str, float]:
+        """For a log: every single number, those with an error also as `…_sem`."""
+        found = {"step": self.step, "sigma": self.sigma, "clock": self.clock, "loss": self.loss,
+                 "noisy_loss": self.noisy_loss}  # fmt: skip
+        for name in ("regulariser", "sharpness", "trace"):
+            estimate = getattr(self, name)
+            if estimate is not None:
+                found |= {name: estimate.mean, f"{name}_sem": estimate.sem}
+        return {name: float(value) for name, value in found.items()}
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
 class Monitor:
     """Looks at the noise every so many steps; made by `monitor`. `last` is the newest reading."""
 
@@ -87,6 +104,9 @@ class Monitor:
         self._counted = self.noise.step_count
         hook = self.noise.optimizer.register_step_post_hook(self._after_step)
         self._remove = hook.remove
+
+    def __repr__(self) -> str:
+        return f"Monitor({self.quantity}, every {self.every} steps, last {self.last})"
 
     def stop(self) -> None:
         """Look no more. The noise stays."""
@@ -118,15 +138,15 @@ class Monitor:
                  for name, t in tensors]  # fmt: skip
         scales, carried = (torch.cat([part.flatten() for part in parts]) for parts in (each, noise))
         sigma = math.sqrt(float(scales.square().sum()) / max(1, int((scales > 0).sum())))
-        with warnings.catch_warnings(), self.noise.clean(), _evaluating(self.params):
+        with warnings.catch_warnings(), self.noise.clean(), evaluating(_module(self.params)):
             warnings.filterwarnings("ignore", "changed inside clean")  # and set back, here, too
             measured = self._measured(sigmas, scales, carried)
-        return Reading(self.noise.step_count, sigma, self.noise.clock, *measured)
+        return Reading(step=self.noise.step_count, sigma=sigma, clock=self.noise.clock, **measured)
 
     def _measured(
         self, sigmas: dict[str, float], scales: Tensor, carried: Tensor
-    ) -> tuple[Any, ...]:
-        """From `loss` on, the fields of a reading."""
+    ) -> dict[str, Any]:
+        """From `loss` on, the fields of a reading; all from one setting."""
         finite = True
 
         def watched(*batch: Any) -> Tensor:
@@ -140,32 +160,27 @@ class Monitor:
                 loss = objective.value()
                 noisy = float(objective.values_at(carried.to(objective.dtype)[None], [1.0])[0, 0])
                 if self.quantity == "sharpness":
-                    return loss, noisy, *self._sharpness(objective, scales, loss)
+                    costs = self._sharpness(objective, scales, loss)
+                else:
+                    costs = self._regulariser(objective, sigmas)
+                return {"loss": loss, "noisy_loss": noisy, **costs}
         except ValueError:
             if finite:
                 raise
-            return math.nan, math.nan, Estimate(math.nan, math.nan, 1)
-        trace = hessian_trace(
-            self.loss, self.params, self.batches, max_probes=self.samples, seed=self.seed,
-            **self.options,
-        )  # fmt: skip
-        weights = {name: sigma**2 / 2 for name, sigma in sigmas.items()}
-        return loss, noisy, trace.weighted(weights), None, trace
+            nothing = Estimate(math.nan, math.nan, 1)
+            return {"loss": math.nan, "noisy_loss": math.nan, "regulariser": nothing}
 
-    def _sharpness(
-        self, objective: Objective, scales: Tensor, loss: float
-    ) -> tuple[Estimate, Estimate]:
+    def _regulariser(self, objective: Objective, sigmas: dict[str, float]) -> dict[str, Any]:
+        trace = measured_trace(objective, max_probes=self.samples, seed=self.seed)
+        weights = {name: sigma**2 / 2 for name, sigma in sigmas.items()}
+        return {"regulariser": trace.weighted(weights), "trace": trace}
+
+    def _sharpness(self, objective: Objective, scales: Tensor, loss: float) -> dict[str, Any]:
         """Its second order and itself, from the same pairs of draws."""
-        rows, parts = objective.rows_at_once(matrices=3), []
-        probes = objective.probes(self.seed, "gaussian")
-        for first in range(0, self.samples, rows):
-            v = probes.rows(SHARPNESS, first, min(rows, self.samples - first)).mul_(scales)
-            values = objective.values_at(v, [_SHORT, -_SHORT, 1.0, -1.0])
-            parts.append(values.reshape(len(v), 2, 2).mean(axis=2) - loss)
-        short, whole = (Estimate.of(column) for column in np.concatenate(parts).T)
-        rounding, square = float(torch.finfo(objective.dtype).eps) * abs(loss), _SHORT**2
-        second = short.mean / square, math.hypot(short.sem, rounding) / square, short.n
-        return Estimate(*second), Estimate(whole.mean, math.hypot(whole.sem, rounding), whole.n)
+        drawn, square = Draws(self.seed, scales=scales), _SHORT**2
+        short, sharpness = expected_rises(objective, [_SHORT, 1.0], drawn, self.samples, at=loss)
+        second = Estimate(short.mean / square, short.sem / square, short.n)
+        return {"regulariser": second, "sharpness": sharpness}
 
     def _warn(self, reading: Reading) -> None:
         """Once each, and nothing of a σ that is zero on purpose."""
@@ -181,18 +196,37 @@ class Monitor:
             )
 
 
-@contextmanager
-def _evaluating(params: Parameters) -> Generator[None]:
-    """A module in evaluation mode, as one measures it."""
-    parts = params.modules() if isinstance(params, nn.Module) else ()
-    modes = [(part, part.training) for part in parts]
-    try:
-        for part, _ in modes:
-            part.training = False
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
+def _module(params: Parameters) -> nn.Module | None:
+    return params if isinstance(params, nn.Module) else None
+
+
+def _check_noise(noise: Noise, params: Parameters) -> None:
+    """Refuse noise that cannot be monitored, or of other parameters."""
+    if not isinstance(noise, Noise):
+        raise TypeError(f"noise must be what attach() returned; got {type(noise).__name__}")
+    if not noise.attached:
+        raise ValueError("the noise was stopped; attach() anew before monitoring it")
+    if not noise.removable:
+        raise ValueError(f"taps {noise.taps} do not sum to zero: there is no z to measure at")
+    named = {id(tensor) for tensor in named_tensors(params).values()}
+    for member in noise.members:
+        if id(member.parameter) not in named:
+            raise ValueError(f"parameter {member.name!r} takes noise, but is not in params")
+
+
+def _loss_at_zero(
+    loss: Loss, params: Parameters, batches: Iterable[Any] | None, options: dict[str, Any]
+) -> float:
+    """The loss with all weights at zero, as a scale."""
+    with (
+        evaluating(_module(params)),
+        measuring(loss, params, batches, **options) as objective,
+    ):
+        scale = float(objective.values_at(-objective.flat()[None], [1.0])[0, 0])
+    if not 0 < scale < math.inf:
+        raise ValueError(f"the loss with all weights at zero, {scale:.4g}, is no scale; give "
+                         f"scale= a loss > 0 to compare with")  # fmt: skip
+    return scale
 
 
 def monitor(
@@ -213,40 +247,26 @@ def monitor(
 ) -> Monitor:
     """Call `callback` with a `Reading` after every `every`-th counted step of the noise.
 
-    `loss`, `params`, `batches` and the options are those of `hessian_trace`; a few batches will do.
-    A module is measured in evaluation mode. "regulariser" costs up to `max_probes` products with
-    the Hessian, "sharpness" 4 × `draws` passes over the batches. `scale` is the loss that warnings
+    `loss`, `params`, `batches` and the options are those of `at`; a few batches will do. A module
+    is measured in evaluation mode. "regulariser" costs up to `max_probes` products with the
+    Hessian, "sharpness" 4 × `draws` passes over the batches. `scale` is the loss that warnings
     compare with, by default that of the model with all weights at zero. What the callback raises
     ends the training step, with weights, gradients and generators as they were. `stop()` ends it.
     """
-    if not isinstance(noise, Noise):
-        raise TypeError(f"noise must be what attach() returned; got {type(noise).__name__}")
-    if not noise.attached:
-        raise ValueError("the noise was stopped; attach() anew before monitoring it")
-    if not noise.removable:
-        raise ValueError(f"taps {noise.taps} do not sum to zero: there is no z to measure at")
-    if not callable(callback):
-        raise TypeError(f"callback must be a function of a Reading; got {callback!r}")
-    if quantity not in QUANTITIES:
-        raise ValueError(f"quantity must be one of {', '.join(QUANTITIES)}; got {quantity!r}")
     if isinstance(batches, Iterator):
         raise ValueError("batches can be gone through only once; pass list(batches)")
     params = list(params) if isinstance(params, Iterator) else params
-    named = {id(tensor): tensor.numel() for tensor in named_tensors(params).values()}
-    for member in noise.members:
-        if id(member.parameter) not in named:
-            raise ValueError(f"parameter {member.name!r} takes noise, but is not in params")
-    probes = check_whole("max_probes", max_probes, min(MIN_PRODUCTS["auto"], sum(named.values())))
-    samples = check_whole("draws", draws, 2) if quantity == "sharpness" else probes
-    check_whole("every", every, 1)
+    _check_noise(noise, params)
+    if not callable(callback):
+        raise TypeError(f"callback must be a function of a Reading; got {callback!r}")
+    one_of("quantity", quantity, QUANTITIES)
+    size = sum(tensor.numel() for tensor in named_tensors(params).values())
+    probes = whole("max_probes", max_probes, min(MIN_PRODUCTS["auto"], size))
     options: dict[str, Any] = {"batch_norm": batch_norm, "float64": float64}
-    if scale is None:
-        with _evaluating(params), measuring(loss, params, batches, **options) as objective:
-            scale = float(objective.values_at(-objective.flat()[None], [1.0])[0, 0])
-        if not 0 < scale < math.inf:
-            raise ValueError(f"the loss with all weights at zero, {scale:.4g}, is no scale; give "
-                             f"scale= a loss > 0 to compare with")  # fmt: skip
     return Monitor(
-        noise, loss, params, batches, every, callback, quantity, samples, check_scale(scale),
-        options, seed,
+        noise=noise, loss=loss, params=params, batches=batches, callback=callback,
+        every=whole("every", every, 1), quantity=quantity, options=options, seed=seed,
+        samples=whole("draws", draws, 2) if quantity == "sharpness" else probes,
+        scale=number("scale", _loss_at_zero(loss, params, batches, options)
+                     if scale is None else scale, 0, above=True),
     )  # fmt: skip

@@ -17,44 +17,23 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antipgd.flatness.inputs import (
-    converted,
-    differentiable,
-    double,
-    examples_in,
-    same_tensors,
-    tensors_in,
-)
+from antipgd.flatness.inputs import converted, differentiable, double, examples_in
 from antipgd.flatness.probes import Probes
-from antipgd.flatness.state import generator_states
 
 Loss = Callable[..., Tensor]
 MEMORY = 2 * 2**30
 _VECTORISED = 10_000  # parameters up to which one vectorised product beats a loop (ran)
 _ROWS = 64
 _NOT_GIVEN = object()  # in place of a batch, for a loss without argument
-_FIXED = (
+FIXED = (
     "switch off shuffling and augmentation (shuffle=False), or pass list(batches) to measure on "
     "one fixed draw of them"
 )
-_RANDOM = "switch off dropout and other randomness of the model, for instance by model.eval()"
 _SAME_LOSS = {torch.float32: 1e-5, torch.float64: 1e-12}  # kernels may add in another order
 
 
 class NotDeterministicError(ValueError):
     """Model or data do not give the same loss twice, so there is no Hessian to speak of."""
-
-
-def _operations(outputs: Iterable[Tensor]) -> set[str]:
-    """Names of the operations in the graph behind some tensors."""
-    waiting: list[Any] = [tensor.grad_fn for tensor in outputs]
-    seen: set[Any] = {None}
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            waiting += [following for following, _ in node.next_functions]
-    return {node.name() for node in seen - {None}}
 
 
 class Objective:
@@ -79,8 +58,8 @@ class Objective:
         self.products_taken = 0
         self.batch_norm = "none"
         self._mean: float | None = None  # of the loss, in the pass before
-        self._graph = 0  # bytes that a graph keeps
-        self._operations: set[str] = set()
+        self.graph_bytes = 0  # that a graph keeps; this and the next are found by the first look
+        self.operations: set[str] = set()
         self._one_by_one = False
 
     @property
@@ -178,7 +157,7 @@ class Objective:
     def products(self, vectors: Tensor) -> Tensor:
         """H·v for each row v; with `ranks`, each rank takes its share of the rows."""
         self.products_taken += len(vectors)
-        if any(name.endswith("::Error") for name in self._operations):
+        if any(name.endswith("::Error") for name in self.operations):
             raise ValueError(
                 "loss has an operation that can be differentiated only once, which would leave "
                 "its part of the Hessian out; write it with torch operations"
@@ -222,13 +201,14 @@ class Objective:
 
     def _check_pass(self, mean: float) -> None:
         """Every pass over the data must have the same loss; looking at it costs nothing."""
-        if self._mean is not None and self._differ(mean, self._mean):
+        if self._mean is not None and self.differ(mean, self._mean):
             raise NotDeterministicError(
-                f"the mean loss over the batches was {self._mean!r} and then {mean!r}: {_FIXED}"
+                f"the mean loss over the batches was {self._mean!r} and then {mean!r}: {FIXED}"
             )
         self._mean = mean
 
-    def _differ(self, one: float, other: float) -> bool:
+    def differ(self, one: float, other: float) -> bool:
+        """Whether two losses are further apart than kernels that add in another order explain."""
         return abs(one - other) > _SAME_LOSS[self.dtype] * max(abs(one), abs(other))
 
     def gradient_graph(self, batch: Any) -> list[Tensor]:
@@ -264,10 +244,10 @@ class Objective:
     def _rows_through_a_graph(self) -> int:
         """How many vectors at once; each makes the graph's tensors anew."""
         small = self.size <= _VECTORISED or self.device.type == "cuda"
-        convolves = any("Convolution" in name for name in self._operations)
+        convolves = any("Convolution" in name for name in self.operations)
         if self._one_by_one or not small or convolves:  # convolutions vectorise badly
             return 1
-        return max(1, min(_ROWS, self.memory // max(1, self._graph)))
+        return max(1, min(_ROWS, self.memory // max(1, self.graph_bytes)))
 
     def _add_rows(
         self, sums: Tensor, gradient: Sequence[Tensor], curved: list[int], rows: Tensor,
@@ -295,60 +275,3 @@ class Objective:
         for place, part in zip(sums.split(self.sizes, dim=-1), found, strict=True):
             if part is not None:
                 place.add_(part.reshape(place.shape), alpha=weight)
-
-    def check_deterministic(self) -> None:
-        """Refuse a loss or data that change from one look to the next."""
-        first, again = (next(self.batches(), None) for _ in range(2))
-        if first is None:
-            raise ValueError("batches is empty; there must be at least one batch")
-        if again is None:
-            raise ValueError("batches can be gone through only once; pass list(batches)")
-        if not same_tensors(first[1], again[1]):
-            raise NotDeterministicError(
-                f"the first batch is another one when batches is gone through again: {_FIXED}"
-            )
-        before = generator_states()
-        (one, gradient), (other, gradient_again) = (self._look(first[1]) for _ in range(2))
-        if self._differ(one, other):
-            raise NotDeterministicError(
-                f"the same batch has loss {one!r} and then {other!r}: {_RANDOM}"
-            )
-        if before != generator_states() and not same_tensors(gradient, gradient_again):
-            raise NotDeterministicError(
-                f"the same batch has two gradients, and random numbers were drawn: {_RANDOM}"
-            )
-        if self.ranks:
-            self._check_ranks(one)
-
-    def _look(self, batch: Any) -> tuple[float, list[Tensor]]:
-        """Loss and gradient of a batch; counts the bytes that its graph keeps."""
-        known, self._graph = {t.data_ptr() for t in (*tensors_in(batch), *self.tensors)}, 0
-
-        def count(tensor: Tensor) -> Tensor:
-            self._graph += 0 if tensor.data_ptr() in known else tensor.nbytes
-            known.add(tensor.data_ptr())
-            return tensor.detach()  # itself, it would keep its own graph alive
-
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            value = self.loss(batch)
-            if not value.requires_grad:  # a rate of errors, say, which has values and no Hessian
-                return value.item(), []
-            found = torch.autograd.grad(value, self.tensors, create_graph=True, allow_unused=True)
-            self._operations = _operations(part for part in found if part is not None)
-            return value.item(), [part.detach() for part in found if part is not None]
-
-    def _check_ranks(self, loss: float) -> None:
-        """Refuse ranks that hold other models or other data."""
-        norm = float(self.flat().double().norm())
-        own = torch.tensor([self.size, norm, loss], dtype=torch.float64, device=self.device)
-        every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-        dist.all_gather(every, own)
-        for what, values in zip(
-            ("number of parameters", "norm of the parameters", "loss of the first batch"),
-            torch.stack(every, 1).tolist(), strict=True,
-        ):  # fmt: skip
-            if any(self._differ(value, values[0]) for value in values):
-                raise ValueError(
-                    f"the ranks disagree on the {what}: {values}; with distributed=True every rank "
-                    f"needs the whole model and all of the data (no DistributedSampler)"
-                )

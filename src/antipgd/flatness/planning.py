@@ -23,8 +23,8 @@ from antipgd.flatness.samples import Samples
 
 Array = NDArray[np.float64]
 # The fewest samples whose spread is trusted, and the fewest products to get them.
-MIN_SAMPLES = {"hutchinson": 32, "hutch++": 16, "xtrace": 16}
-MIN_PRODUCTS = {"auto": 48, "exact": 1, "hutchinson": 32, "hutch++": 48, "xtrace": 32}
+MIN_SAMPLES = {"hutchinson": 32, "hutch++": 16}
+MIN_PRODUCTS = {"auto": 48, "exact": 1, "hutchinson": 32, "hutch++": 48}
 _SKETCH = 16
 _UNSURE = 4  # vectors at the end of a sketch that leave too few others to measure with
 
@@ -50,10 +50,8 @@ class Plan:
     def carry_out(self, method: str) -> tuple[str, Samples]:
         """The estimator that was used, and its samples."""
         small = self.size < 2 * _SKETCH  # sketches would cost more than the whole
-        if method == "exact" or (small and method in ("hutch++", "xtrace")):
+        if method == "exact" or (small and method == "hutch++"):
             return self._exact()
-        if method == "xtrace":
-            return self._xtrace()
         forms = estimators.hutchinson(self.operator)
         if method == "hutchinson" or self.max_rank < _SKETCH:
             return "hutchinson", self._sequence(forms, MIN_SAMPLES["hutchinson"])
@@ -165,20 +163,3 @@ class Plan:
         costs = np.where(ranks + least <= self.left, costs, math.inf)
         rank = int(np.argmin(costs[1:])) + 1
         return rank, float(costs[rank]), usual
-
-    # XTrace
-
-    def _xtrace(self) -> tuple[str, Samples]:
-        """XTrace, its probes doubled until the tolerance is met."""
-        most = min(self.budget // 2, self.max_rank)
-        family = estimators.XTrace(self.operator)
-        count = most if self.tolerance is None else MIN_SAMPLES["xtrace"]
-        while True:
-            family.grow(count - len(family))
-            self.spent = 2 * count
-            samples = family.samples()
-            if self.tolerance is None or self.met(samples):
-                return "xtrace", samples
-            if count == most:
-                return self._exact() if self.size <= self.left else ("xtrace", samples)
-            count = min(2 * count, most)

@@ -1,7 +1,10 @@
-"""Samples of a trace by parameter, and how their spread becomes an error bar."""
+"""Samples, how their spread becomes an error bar, and what every result that has one shares."""
 
 import math
+import sys
+import warnings
 from dataclasses import dataclass
+from types import FrameType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +18,56 @@ class ToleranceWarning(UserWarning):
     """The tolerance asked for was not met."""
 
 
+def tell_tolerance(message: str) -> None:
+    """A `ToleranceWarning` at the line that called into this package, however deep we are."""
+    level, frame = 2, sys._getframe(1)
+    inside: FrameType | None = frame
+    while inside is not None and inside.f_globals.get("__name__", "").startswith(__package__):
+        level, inside = level + 1, inside.f_back
+    warnings.warn(message, ToleranceWarning, stacklevel=level)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Measured:
+    """An estimate and how it was made; it can be used like the estimate itself.
+
+    `batch_norm` says in which mode batch norms were (none, eval, train, mixed or estimated),
+    `converged` whether the tolerance was met (None if there was none).
+    """
+
+    estimate: Estimate
+    batch_norm: str
+    converged: bool | None
+    seed: int
+
+    @property
+    def mean(self) -> float:
+        """Of the estimate."""
+        return self.estimate.mean
+
+    @property
+    def sem(self) -> float:
+        """Its standard error."""
+        return self.estimate.sem
+
+    @property
+    def n(self) -> int:
+        """The number of samples behind it."""
+        return self.estimate.n
+
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom of `sem`."""
+        return self.estimate.degrees
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Student's interval for the mean."""
+        return self.estimate.interval(level)
+
+    def __str__(self) -> str:
+        return str(self.estimate)
+
+
 @dataclass(frozen=True)
 class Samples:
     """Samples by parameter (n, 2·parameters), and how their spread becomes an error bar.
@@ -23,15 +76,13 @@ class Samples:
     `estimators.Forms`: 3 × parameters), or that of the first `pilot` samples. Where the pilot
     decided how many there are, its spread is independent of the mean, and Student's interval with
     pilot − 1 degrees of freedom keeps its level although the number was not fixed beforehand
-    (Stein 1945). `crossed` (2·parameters, n, n) tells how far the samples depend on each other
-    (see `estimators.XTrace`). `rounding` is the relative error of one product.
+    (Stein 1945). `rounding` is the relative error of one product.
     """
 
     values: Array
     pilot: int
     rounding: float = 0.0
     elements: Array | None = None
-    crossed: Array | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -47,11 +98,7 @@ class Samples:
             plain, adaptive = np.split(weights, 2)
             powers = np.array([plain**2, 2 * plain * adaptive, adaptive**2])
             return 2 * float((powers * self.elements).sum()) / n
-        independent = float(np.var((self.values @ weights)[: self.pilot], ddof=1)) / n
-        if self.crossed is None:
-            return independent
-        shared = np.tensordot(weights, self.crossed, 1)
-        return independent + max(0.0, float((shared * shared.T).sum()) / (n * (n - 1)))
+        return float(np.var((self.values @ weights)[: self.pilot], ddof=1)) / n
 
     def estimate(self, weights: Array) -> Estimate:
         """Of the sum of columns with these weights."""

@@ -1,29 +1,24 @@
 """Expected sharpness E L(w + σξ) − L(w): how much the loss rises under noise on the weights.
 
-To second order it is σ²/2 tr ∇²L, eq:trace_hess_pac. The pair ±ξ makes one sample, in which all odd
-orders cancel. With adaptive noise σ|w_i|ξ_i, and σ²/2 Σ w_i² H_ii, it does not change if a layer is
-scaled and another back (Dinh et al. 2017). Draws are common to all σ and to all models with the
-same parameters.
+To second order it is σ²/2 tr ∇²L, eq:trace_hess_pac. With adaptive noise σ|w_i|ξ_i, and
+σ²/2 Σ w_i² H_ii, it does not change if a layer is scaled and another back (Dinh et al. 2017). The
+draws are `draws`'s; here it is decided how many there are.
 """
 
 import math
-import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.special import stdtrit
-from torch import Tensor
 
+from antipgd.checks import number, whole
 from antipgd.estimate import Estimate
-from antipgd.flatness.inputs import Parameters
-from antipgd.flatness.measuring import measuring
-from antipgd.flatness.objective import MEMORY, Loss, Objective
-from antipgd.flatness.probes import SHARPNESS
-from antipgd.flatness.samples import Samples, ToleranceWarning
+from antipgd.flatness.draws import Draws, estimated, rises, rounding_of
+from antipgd.flatness.objective import Objective
+from antipgd.flatness.samples import Measured, tell_tolerance
 from antipgd.noise.injection import check_sigma
 from antipgd.noise.laws import Law, as_law
 
@@ -33,26 +28,23 @@ DRAWS_AT_MOST = 10_000  # with one
 _PILOT = 48  # forms ξᵀHξ of one large eigenvalue are skewed: fewer samples tell too little
 
 
-@dataclass(frozen=True, eq=False)
-class Sharpness(Estimate):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sharpness(Measured):
     """E L(w + σξ) − L(w); infinite if the loss is not finite at some draw.
 
     `loss` is L(w), `second_order` an estimate of σ²/2 tr H (adaptive: σ²/2 Σ w_i² H_ii) if it was
-    asked for, `converged` whether the tolerance was met (None if there was none).
+    asked for.
     """
 
-    sigma: float = math.nan
-    adaptive: bool = False
-    loss: float = math.nan
-    second_order: Estimate | None = None
-    law: str = "gaussian"
-    batch_norm: str = "none"
-    converged: bool | None = None
-    seed: int = 0
-    pilot: int = field(default=0, repr=False)  # samples that give the spread
-    rounding: float = field(default=0.0, repr=False)  # absolute error of a difference of losses
-    samples: Array = field(default_factory=lambda: np.zeros(0), repr=False)
-    quadratic: Array | None = field(default=None, repr=False)  # σ²/2 ξᵀHξ of the same draws
+    sigma: float
+    adaptive: bool
+    law: str
+    loss: float
+    second_order: Estimate | None
+    pilot: int = field(repr=False)  # samples that give the spread
+    rounding: float = field(repr=False)  # absolute error of a difference of losses
+    samples: Array = field(repr=False)
+    quadratic: Array | None = field(repr=False)  # σ²/2 ξᵀHξ of the same draws
 
     @property
     def remainder(self) -> Estimate:
@@ -66,56 +58,7 @@ class Sharpness(Estimate):
         if self.quadratic is None or not math.isfinite(self.mean):
             mean, sem = self.mean - second.mean, math.hypot(self.sem, second.sem)
             return Estimate(mean, sem, self.n, min(self.degrees, second.degrees))
-        return _estimate(self.samples - self.quadratic, self.pilot, self.rounding)
-
-
-@dataclass(frozen=True)
-class Noise:
-    """What is drawn; one value for a whole measurement."""
-
-    seed: int = 0
-    law: str | Law = "gaussian"
-    adaptive: bool = False
-    antithetic: bool = True
-
-    def directions(self, objective: Objective, first: int, count: int) -> Tensor:
-        """ξ of unit standard deviation in rows, times |w| if adaptive."""
-        xi = objective.probes(self.seed, str(self.law)).rows(SHARPNESS, first, count)
-        return xi.mul_(objective.flat().abs()) if self.adaptive else xi
-
-
-def sharpness_samples(
-    objective: Objective,
-    sigmas: Sequence[float],
-    first: int,
-    count: int,
-    noise: Noise,
-    *,
-    at: float,
-    quadratic: bool = False,
-) -> tuple[Array, Array]:
-    """Samples of L(w + σξ) − `at` (count, sigmas) by draws first …, and their ξᵀHξ (count,).
-
-    Row k belongs to draw first + k, whatever the σ. Infinite where the loss is not finite. The
-    forms, for which adaptive draws are scaled by |w|, are zero unless `quadratic`.
-    """
-    signs = (1.0, -1.0) if noise.antithetic else (1.0,)
-    rows = objective.rows_at_once(matrices=4)
-    rises, forms = [], []
-    for start in range(first, first + count, rows):
-        v = noise.directions(objective, start, min(rows, first + count - start))
-        values = objective.values_at(v, [sign * sigma for sigma in sigmas for sign in signs])
-        rises.append((values.reshape(len(v), len(sigmas), -1) - at).mean(axis=2))
-        image = objective.products(v) if quadratic else torch.zeros_like(v)
-        forms.append((v.double() * image).sum(dim=1).cpu().numpy())
-    return np.concatenate(rises), np.concatenate(forms)
-
-
-def _estimate(samples: Array, pilot: int, rounding: float = 0.0) -> Estimate:
-    if not np.isfinite(samples).all():
-        return Estimate(math.inf, math.nan, len(samples))
-    found = Samples(samples[:, None], pilot).estimate(np.ones(1))
-    return replace(found, sem=math.hypot(found.sem, rounding))
+        return estimated(self.samples - self.quadratic, self.pilot, self.rounding)
 
 
 @dataclass(frozen=True)
@@ -136,12 +79,12 @@ class _Goal:
         low, high = found.interval()
         return (high - low) / 2 <= self.tolerance * abs(found.mean)
 
-    def missing(self, rises: Array, rounding: float) -> int:
+    def missing(self, samples: Array, rounding: float) -> int:
         """How many draws are still wanted."""
-        return max(self._missing(column, rounding) for column in rises.T)
+        return max(self._missing(column, rounding) for column in samples.T)
 
     def _missing(self, samples: Array, rounding: float) -> int:
-        found, n = _estimate(samples, self.pilot, rounding), len(samples)
+        found, n = estimated(samples, self.pilot, rounding), len(samples)
         if self.met(found) is not False:
             return 0
         assert self.tolerance is not None
@@ -152,39 +95,23 @@ class _Goal:
         return min(self.draws - n, max(n // 20, math.ceil(min(wanted, 1e9)) - n) + 1)
 
 
-def _check(
-    sigma: Any, draws: int | None, tolerance: float | None, trace: object
-) -> tuple[list[float], _Goal]:
-    several = sigma if np.ndim(sigma) else [sigma]
-    sigmas = [check_sigma(value) for value in several]
-    if not sigmas or 0.0 in sigmas:
+def _sigmas(sigma: Any) -> list[float]:
+    several = list(sigma) if np.ndim(sigma) else [sigma]
+    if not several:
         raise ValueError(f"sigma must be a number > 0, or several; got {sigma!r}")
-    if tolerance is not None and not 0 < tolerance < 1:
-        raise ValueError(f"tolerance must be a relative error between 0 and 1; got {tolerance!r}")
+    return [number("sigma", check_sigma(value), 0, above=True) for value in several]
+
+
+def _goal(draws: int | None, tolerance: float | None) -> _Goal:
+    if tolerance is not None:
+        number("tolerance", tolerance, 0, 1, above=True)
     if draws is None:
         draws = DRAWS if tolerance is None else DRAWS_AT_MOST
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer):
-        raise TypeError(f"draws must be a whole number; got {draws!r}")
-    if draws < 2:
-        raise ValueError(f"draws must be at least 2, lest there be no error bar; got {draws}")
-    if not isinstance(trace, bool | Estimate):
-        raise TypeError(f"trace must be True, False or an Estimate; got {type(trace).__name__}")
-    return sigmas, _Goal(int(draws), tolerance)
+    return _Goal(whole("draws", draws, 2), tolerance)  # of one there is no error bar
 
 
-@overload
-def expected_sharpness(
-    loss: Loss, params: Parameters, batches: Iterable[Any] | None, sigma: float, **options: Any
-) -> Sharpness: ...
-@overload
-def expected_sharpness(
-    loss: Loss, params: Parameters, batches: Iterable[Any] | None, sigma: Sequence[float],
-    **options: Any,
-) -> list[Sharpness]: ...  # fmt: skip
-def expected_sharpness(  # type: ignore[misc]  # the options are spelled out only here
-    loss: Loss,
-    params: Parameters,
-    batches: Iterable[Any] | None,
+def measured_sharpness(
+    objective: Objective,
     sigma: float | Sequence[float],
     *,
     law: str | Law = "gaussian",
@@ -192,85 +119,66 @@ def expected_sharpness(  # type: ignore[misc]  # the options are spelled out onl
     draws: int | None = None,
     antithetic: bool = True,
     tolerance: float | None = None,
-    trace: bool | Estimate = False,
+    trace: bool | Estimate | Measured = False,
     seed: int = 0,
-    batch_norm: str | None = None,
-    float64: bool = False,
-    memory: float = MEMORY,
-    distributed: bool = False,
-) -> Sharpness | list[Sharpness]:
-    """E L(w + σξ) − L(w) for draws ξ of a law with standard deviation 1, with its error bar.
-
-    Of several `sigma` a list, all with the same draws. Each of the `draws`, by default 64, stands
-    for the pair ±ξ unless `antithetic` is off: two passes over the data for each σ. With a
-    `tolerance` as many are made as half the 95 % interval needs to be within that fraction, by
-    default at most 10,000.
-
-    `trace=True` adds σ²/2 ξᵀHξ of the same draws, one product each, as `second_order`; an Estimate
-    of the trace, such as `hessian_trace` gives, is used instead. Kinks as those of ReLU have no
-    second derivative, but raise the loss all the same. Batch norms that are "estimated" keep the
-    statistics of w. Where the rise is not far above the rounding of the loss, use `float64`. The
-    other arguments are those of `hessian_trace`.
-
-    >>> import torch
-    >>> w = torch.zeros(3, dtype=torch.float64)
-    >>> curvatures = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
-    >>> found = expected_sharpness(
-    ...     lambda: (curvatures * w**2).sum() / 2, [w], None, 0.1, law="rademacher")
-    >>> print(round(found.mean, 9))  # σ²/2 · 6
-    0.03
-    """
-    sigmas, goal = _check(sigma, draws, tolerance, trace)
-    noise = Noise(seed, as_law(law), adaptive, antithetic)
-    with measuring(
-        loss, params, batches, batch_norm=batch_norm, float64=float64, memory=memory,
-        distributed=distributed,
-    ) as objective:  # fmt: skip
-        found = _measured(objective, sigmas, goal, noise, trace)
-    missed = [one for one in found if one.converged is False]
-    if missed:
-        warnings.warn(
-            f"tolerance {tolerance:g} not met after {missed[0].n} draws for sigma = "
-            f"{', '.join(f'{one.sigma:g}' for one in missed)}",
-            ToleranceWarning, stacklevel=2,
-        )  # fmt: skip
-    return found[0] if np.ndim(sigma) == 0 else found
-
-
-def _measured(
-    objective: Objective, sigmas: list[float], goal: _Goal, noise: Noise, trace: bool | Estimate
 ) -> list[Sharpness]:
-    at = objective.value()
-    rounding = float(torch.finfo(objective.dtype).eps) * abs(at)
-    rises, forms = np.zeros((0, len(sigmas))), np.zeros(0)
-    more = goal.pilot
-    while more:
-        parts = sharpness_samples(
-            objective, sigmas, len(rises), more, noise, at=at, quadratic=trace is True
-        )
-        rises, forms = np.concatenate([rises, parts[0]]), np.concatenate([forms, parts[1]])
-        more = goal.missing(rises, rounding)
+    """For each σ, of one or several; the arguments are those of `expected_sharpness`."""
+    sigmas, goal = _sigmas(sigma), _goal(draws, tolerance)
+    if not isinstance(trace, bool | Estimate | Measured):
+        raise TypeError(f"trace must be True, False or an Estimate; got {type(trace).__name__}")
+    scales = objective.flat().abs() if adaptive else None
+    drawn, at = Draws(seed, as_law(law), scales, antithetic), objective.value()
+    samples, forms = _sampled(objective, sigmas, goal, drawn, at, quadratic=trace is True)
     found = []
-    for sigma, samples in zip(sigmas, rises.T, strict=True):
-        mean = _estimate(samples, goal.pilot, rounding)
-        quadratic = sigma**2 / 2 * forms if trace is True else None
+    for one, column in zip(sigmas, samples.T, strict=True):
+        estimate = estimated(column, goal.pilot, rounding_of(objective, at))
+        quadratic = one**2 / 2 * forms if trace is True else None
         found.append(Sharpness(
-            mean.mean, mean.sem, mean.n, mean.freedom, sigma, noise.adaptive, at,
-            _second_order(sigma, noise.adaptive, trace, quadratic, goal.pilot), str(noise.law),
-            objective.batch_norm, goal.met(mean), noise.seed, goal.pilot, rounding, samples,
-            quadratic,
+            estimate=estimate, batch_norm=objective.batch_norm, converged=goal.met(estimate),
+            seed=seed, sigma=one, adaptive=adaptive, law=str(drawn.law), loss=at,
+            second_order=_second_order(one, adaptive, trace, quadratic, goal.pilot),
+            pilot=goal.pilot, rounding=rounding_of(objective, at), samples=column,
+            quadratic=quadratic,
         ))  # fmt: skip
+    _tell_missed([one for one in found if one.converged is False], tolerance)
     return found
 
 
+def _sampled(
+    objective: Objective, sigmas: list[float], goal: _Goal, drawn: Draws, at: float,
+    *, quadratic: bool,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Samples (draws, sigmas) and their forms, as many as the goal wants."""
+    samples, forms = np.zeros((0, len(sigmas))), np.zeros(0)
+    more = goal.pilot
+    while more:
+        parts = rises(objective, sigmas, drawn, len(samples), more, at=at, quadratic=quadratic)
+        samples, forms = np.concatenate([samples, parts[0]]), np.concatenate([forms, parts[1]])
+        more = goal.missing(samples, rounding_of(objective, at))
+    return samples, forms
+
+
+def _tell_missed(missed: list[Sharpness], tolerance: float | None) -> None:
+    if missed:
+        tell_tolerance(
+            f"tolerance {tolerance:g} not met after {missed[0].n} draws for sigma = "
+            f"{', '.join(f'{one.sigma:g}' for one in missed)}"
+        )
+
+
 def _second_order(
-    sigma: float, adaptive: bool, trace: bool | Estimate, quadratic: Array | None, pilot: int
+    sigma: float,
+    adaptive: bool,
+    trace: bool | Estimate | Measured,
+    quadratic: Array | None,
+    pilot: int,
 ) -> Estimate | None:
     if quadratic is not None:
-        return _estimate(quadratic, pilot)
-    if not isinstance(trace, Estimate):
+        return estimated(quadratic, pilot)
+    if isinstance(trace, bool):
         return None
-    scaled = getattr(trace, "adaptive", trace)  # a Trace has both
-    chosen = scaled if adaptive and isinstance(scaled, Estimate) else trace
+    scaled = getattr(trace, "adaptive", None)  # a Trace has both
+    plain = trace.estimate if isinstance(trace, Measured) else trace
+    chosen = scaled if adaptive and isinstance(scaled, Estimate) else plain
     factor = sigma**2 / 2
     return Estimate(factor * chosen.mean, factor * chosen.sem, chosen.n, chosen.freedom)

@@ -81,13 +81,13 @@ class _Kept:
 
 
 @contextmanager
-def kept_module(module: nn.Module | None) -> Generator[dict[nn.Module, _Kept]]:
+def kept_modules(known: Iterable[nn.Module]) -> Generator[dict[nn.Module, _Kept]]:
     """Modes and buffers as they were found; a buffer that was only read is not written.
 
-    Of the module's parts and of every other module that is called inside: with tensors in place
-    of a module nobody says which modules the loss uses.
+    Of the known modules and of every other one that is called inside: with tensors in place of a
+    module nobody says which modules the loss uses.
     """
-    kept = {part: _Kept(part) for part in (() if module is None else module.modules())}
+    kept = {part: _Kept(part) for part in known}
     thread = threading.get_ident()
 
     def keep(part: nn.Module, arguments: object) -> None:
@@ -104,6 +104,19 @@ def kept_module(module: nn.Module | None) -> Generator[dict[nn.Module, _Kept]]:
         hook.remove()
         for part in kept.values():
             part.put_back()
+
+
+@contextmanager
+def evaluating(module: nn.Module | None) -> Generator[None]:
+    """A module, if there is one, in evaluation mode; after, each of its parts in its own mode."""
+    modes = [(part, part.training) for part in (() if module is None else module.modules())]
+    try:
+        for part, _ in modes:
+            part.training = False
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
 
 
 @contextmanager
@@ -152,12 +165,14 @@ def undisturbed(
     tensors: list[Tensor],
     float64: bool = False,
     generators: Iterable[torch.Generator] = (),
+    called: Iterable[nn.Module] = (),
 ) -> Generator[dict[nn.Module, _Kept]]:
     """Everything above, with gradients and full precision whatever the caller has switched on.
 
-    Gives the modules that have been called so far. Attention uses its plain formula inside: the
-    fused kernels have no second derivative.
+    `called` are modules beside the first that are known to be called. Gives those that have been
+    so far. Attention uses its plain formula inside: the fused kernels have no second derivative.
     """
+    known = [*(() if module is None else module.modules()), *called]
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
@@ -167,6 +182,6 @@ def undisturbed(
         stack.enter_context(kept_generators(generators))
         if float64:
             stack.enter_context(in_float64(_in_all(module, tensors)))
-        called = stack.enter_context(kept_module(module))
+        kept = stack.enter_context(kept_modules(dict.fromkeys(known)))
         stack.enter_context(kept_tensors(tensors))
-        yield called
+        yield kept

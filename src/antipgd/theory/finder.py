@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from antipgd.checks import number
 from antipgd.estimate import Estimate
 
 Array = NDArray[np.float64]
@@ -49,27 +50,6 @@ def loss_scale(at_zero: float, here: float) -> float:
             f"{here:.4g}: it must be finite and larger; give scale= a loss > 0 to compare with"
         )
     return at_zero - here
-
-
-def check_fraction(fraction: float) -> float:
-    """A share of the scale."""
-    if not 0 < fraction <= 1:
-        raise ValueError(f"fraction must be > 0 and at most 1; got {fraction!r}")
-    return float(fraction)
-
-
-def check_scale(scale: float) -> float:
-    """A loss to compare with."""
-    if not 0 < scale < math.inf:
-        raise ValueError(f"scale must be a finite loss > 0; got {scale!r}")
-    return float(scale)
-
-
-def check_whole(name: str, value: object, least: int) -> int:
-    """A count."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} must be a whole number >= {least}; got {value!r}")
-    return int(value)
 
 
 def check_grid(sigmas: Sequence[float]) -> list[float]:
@@ -115,7 +95,8 @@ def choose_sigma(
     >>> round(choose_sigma([0.01, 0.03, 0.1], sharpness, scale=2.5, fraction=0.05).sigma, 9)
     0.05
     """
-    grid, target = check_grid(sigmas), check_fraction(fraction) * check_scale(scale)
+    share = number("fraction", fraction, 0, 1, above=True, closed=True)
+    grid, target = check_grid(sigmas), share * number("scale", scale, 0, above=True)
     if len(grid) != len(sharpness):
         raise ValueError(f"there are {len(grid)} sigmas, but {len(sharpness)} values of sharpness")
     means = [estimate.mean for estimate in sharpness]
@@ -212,6 +193,5 @@ def flattening_clock(rate: float, change: float = CHANGE) -> float:
     >>> round(flattening_clock(2.0), 4)
     0.0527
     """
-    if not 0 < change < 1:
-        raise ValueError(f"change must lie between 0 and 1; got {change!r}")
+    number("change", change, 0, 1, above=True)
     return -math.log1p(-change) / rate if rate > 0 else math.inf

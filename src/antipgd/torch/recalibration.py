@@ -3,12 +3,30 @@
 Statistics gathered along noisy weights do not belong to the clean ones.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
+
+
+@contextmanager
+def averaging(norms: Sequence[_BatchNorm]) -> Iterator[None]:
+    """Inside, running statistics begin anew, as the plain averages over all that passes through.
+
+    They stay; modes and momenta are as before after it.
+    """
+    found = [(norm, norm.training, norm.momentum) for norm in norms]
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # torch's word for a cumulative average
+            norm.train()
+        yield
+    finally:
+        for norm, training, momentum in found:
+            norm.training, norm.momentum = training, momentum
 
 
 @contextmanager
@@ -18,16 +36,15 @@ def recalibrated(model: torch.nn.Module, batches: Iterable[Any]) -> Iterator[Non
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     buffers = [(b, b.clone()) for module in norms for b in module.buffers(recurse=False)]
     modes = [(module, module.training) for module in model.modules()]
-    momenta = [(module, module.momentum) for module in norms]
     try:
         try:
-            with torch.random.fork_rng():
-                torch.optim.swa_utils.update_bn(batches, model)
+            with torch.random.fork_rng(), torch.no_grad(), averaging(norms):
+                model.train()
+                for batch in batches if norms else ():
+                    model(batch[0] if isinstance(batch, list | tuple) else batch)
         finally:
             for module, training in modes:
                 module.training = training
-            for norm, momentum in momenta:
-                norm.momentum = momentum
         yield
     finally:
         with torch.no_grad():
