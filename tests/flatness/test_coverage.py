@@ -15,6 +15,7 @@ import torch
 from antipgd.flatness.estimators import Operator
 from antipgd.flatness.planning import Plan
 from antipgd.flatness.probes import Probes
+from antipgd.flatness.trace import Trace, difference
 
 SEEDS = 400
 METHODS = ["hutchinson", "hutch++"]
@@ -68,7 +69,16 @@ class Dense:
         budget = FIXED if tolerance is None else 10_000
         plan = Plan(operator, budget, tolerance, self.size // 2)
         used, samples = plan.carry_out(method)
-        return used, samples.estimate(TOTAL), plan.spent
+        return used, samples, plan.spent
+
+    def whole(self, method, seed, tolerance):
+        """A trace as `hessian_trace` gives it."""
+        used, samples, spent = self.estimate(method, seed, tolerance)
+        return Trace(
+            estimate=samples.estimate(TOTAL), batch_norm="none", converged=True, seed=seed,
+            method=used, products=spent, names=("0",), sizes=(self.size,), scales=np.ones(1),
+            samples=samples,
+        )  # fmt: skip
 
     def coverage(self, method, stopped, seeds=SEEDS):
         """The share of seeds whose interval holds the trace, and the products on average.
@@ -78,8 +88,8 @@ class Dense:
         """
         hits, spent, tolerance = [], [], self.tolerance if stopped else None
         for seed in range(self.first_seed, self.first_seed + seeds):
-            used, found, products = self.estimate(method, seed, tolerance)
-            low, high = found.interval()
+            used, samples, products = self.estimate(method, seed, tolerance)
+            low, high = samples.estimate(TOTAL).interval()
             if used != "exact":
                 hits.append(low <= self.trace <= high)
             spent.append(products)
@@ -114,6 +124,28 @@ def test_intervals_cover(cases, capsys):
     for row in rows.values():
         for cell in row:
             assert cell.runs < SEEDS / 2 or cell.hits >= 0.905 * cell.runs
+
+
+@pytest.mark.slow
+def test_intervals_of_differences_cover():
+    """Of traces with common seeds that a tolerance stopped, alike or not."""
+    i = np.arange(1, 301.0)
+    root = np.random.default_rng(5).standard_normal((300, 300))
+    falling, large = spectrum(1 / i), spectrum(np.where(i == 1, 300.0, 1.0))
+    pairs = [
+        (falling, falling + 0.002 * root @ root.T / 300),
+        (large, large / 2 + 0.1 * root @ root.T / 300),
+        (spectrum(np.exp(np.sin(i))), 20 * falling),
+    ]
+    hits = []
+    for one, other in pairs:
+        exact = np.trace(one) - np.trace(other)
+        for method in METHODS:
+            for seed in range(100):
+                traces = [Dense(H).whole(method, seed, 0.05) for H in (one, other)]
+                low, high = difference(*traces).interval()
+                hits.append(low <= exact <= high)
+    assert 0.92 <= np.mean(hits) <= 0.97  # 600 pairs: 95 % ± 1.8
 
 
 def table(columns, rows, tolerances):

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from antipgd.flatness import NotDeterministicError, hessian_trace
+from antipgd.flatness import ChangedError, NotDeterministicError, at, hessian_trace
 from antipgd.flatness import objective as objective_module
 
 METHODS = ["exact", "hutchinson", "hutch++", "auto"]
@@ -117,7 +117,23 @@ def disagree():
         hessian_trace(lambda b: loss(b) * torch.rand(()), module, [(x, y)], distributed=True)
 
 
-SCENARIOS = [methods, ddp, disagree]
+def changed():
+    """Weights that changed on one rank are refused on all of them, and nobody waits."""
+    module = make()
+
+    def loss(batch):
+        return ((module(batch[0]) - batch[1]) ** 2).mean()
+
+    here = at(loss, module, batches(), distributed=True)
+    same(here.trace(max_probes=48), measure(module, max_probes=48), bitwise=False)
+    if dist.get_rank() == 1:
+        module[1].bias.data.add_(1)
+    text = "the values of '1.bias' changed" if dist.get_rank() == 1 else "another rank's weights"
+    with pytest.raises(ChangedError, match=text):
+        here.trace(max_probes=48)
+
+
+SCENARIOS = [methods, ddp, disagree, changed]
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -159,6 +159,19 @@ def test_the_table_and_its_picture(regression):
     assert f"sigma {found.sigma:.3g}" in figure.axes[0].get_title()
 
 
+def test_a_finding_in_a_line_and_for_a_log(regression):
+    _, _, weights, loss = regression
+    found = find_sigma(loss, {"w": weights}, lr=0.1)
+    assert repr(found) == f"FoundSigma({'; '.join(found.table.splitlines()[-2:])})"
+    assert len(repr(found)) < 200
+    logged = found.metrics()
+    assert all(type(value) is float for value in logged.values())
+    assert (logged["sigma"], logged["sigma_low"]) == (found.sigma, found.low)
+    assert (logged["steps"], logged["clock"]) == (found.steps, found.clock)
+    unknown = find_sigma(loss, {"w": weights}, lr=0.1, probes=0).metrics()
+    assert logged.keys() - unknown.keys() == {"clock", "steps"}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -12,6 +12,7 @@ from antipgd.flatness import (
     InertNoiseWarning,
     Reading,
     hessian_trace,
+    measuring,
     monitor,
 )
 from antipgd.noise import Linear
@@ -72,6 +73,37 @@ def test_what_is_read_is_what_is_there_at_z(quantity):
                 assert reading.regulariser.mean == pytest.approx(reading.sharpness.mean, rel=1e-9)
                 assert reading.trace is None
             assert reading.cost.mean == pytest.approx(truth, rel=0.2)
+
+
+@pytest.mark.parametrize("quantity", ["regulariser", "sharpness"])
+def test_a_reading_in_a_line_and_for_a_log(quantity):
+    params, loss, optimizer, noise = bowl()
+    watching = monitor(noise, loss, params, every=1, callback=lambda reading: None, scale=5.0,
+                       quantity=quantity, draws=4)  # fmt: skip
+    assert repr(watching) == f"Monitor({quantity}, every 1 steps, last None)"
+    train(optimizer, loss)
+    reading = watching.last
+    shown = repr(reading)
+    assert shown.startswith(f"Reading(step 1, sigma 0.05, loss {reading.loss:.4g} at z and ")
+    assert f"{quantity} {reading.cost}" in shown
+    assert len(shown) < 200
+    found = reading.metrics()
+    assert all(type(value) is float for value in found.values())
+    assert found["step"] == 1
+    assert (found["loss"], found["clock"]) == (reading.loss, reading.clock)
+    assert (found[quantity], found[f"{quantity}_sem"]) == (reading.cost.mean, reading.cost.sem)
+    other = {"regulariser": "trace", "sharpness": "regulariser"}[quantity]
+    assert found[other] == getattr(reading, other).mean
+    assert len(found) == 9
+
+
+def test_a_reading_sets_up_once(monkeypatch):
+    params, loss, optimizer, noise = bowl()
+    monitor(noise, loss, params, every=1, callback=lambda reading: None, scale=5.0)
+    checks, plain = [], measuring.check_deterministic
+    monkeypatch.setattr(measuring, "check_deterministic", lambda o: checks.append(plain(o)))
+    train(optimizer, loss, 3)
+    assert len(checks) == 3
 
 
 def test_every_tensor_counts_with_its_own_sigma():

@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from antipgd.flatness import hessian_trace
 from antipgd.flatness.measuring import measuring
-from antipgd.flatness.state import generator_states, same_values, undisturbed
+from antipgd.flatness.state import evaluating, generator_states, same_values, undisturbed
+from antipgd.torch.recalibration import recalibrated
 
 METHODS = ["exact", "hutchinson", "hutch++", "auto"]
 
@@ -274,6 +275,32 @@ def test_nothing_warns(world):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         hessian_trace(loss_of(module), module, data(), batch_norm="estimated")
+
+
+def test_estimated_statistics_are_torchs_own():
+    """In the place where noise is taken out and in a measurement: one implementation."""
+    module, twin, batches = model(), model(), data()
+    torch.optim.swa_utils.update_bn(batches, twin)
+    expected = [bits(b) for b in twin.buffers()]
+    with recalibrated(module, batches):
+        assert [bits(b) for b in module.buffers()] == expected
+    with measuring(loss_of(module), module, batches, batch_norm="estimated"):
+        assert [bits(b) for b in module.buffers()] == expected
+    assert [bits(b) for b in module.buffers()] != expected
+
+
+@pytest.mark.parametrize("error", [None, KeyError])
+def test_evaluating_leaves_every_mode_as_it_was(world, error):
+    world, module = world
+    before = world.look()
+    try:
+        with evaluating(module), evaluating(None):
+            assert not any(part.training for part in module.modules())
+            if error:
+                raise error
+    except KeyError:
+        pass
+    assert world.look() == before
 
 
 def test_same_values():
