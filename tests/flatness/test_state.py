@@ -280,6 +280,9 @@ def test_nothing_warns(world):
 def test_estimated_statistics_are_torchs_own():
     """In the place where noise is taken out and in a measurement: one implementation."""
     module, twin, batches = model(), model(), data()
+    for norm in (module[1], module[4], twin[1], twin[4]):
+        norm.running_mean.fill_(3.0)
+        norm.num_batches_tracked.fill_(5)
     torch.optim.swa_utils.update_bn(batches, twin)
     expected = [bits(b) for b in twin.buffers()]
     with recalibrated(module, batches):
