@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ from antipgd.noise import draws, reference, stream_key
 from antipgd.noise.stream import key_indices
 from antipgd.paper.problems import Problem, QuadraticRegression, name_of
 from antipgd.paper.record import Failure
-from antipgd.paper.run.blocks import LANES, Block, blocks_of
+from antipgd.paper.run.blocks import LANE_FIELDS, LANES, Block, blocks_of
 from antipgd.paper.run.compiled import CompiledStepper
 from antipgd.paper.run.local import run_local
 from antipgd.paper.run.simulate import simulate
 from antipgd.paper.run.stepping import NumpyStepper
 from antipgd.paper.run.timing import cost, seconds_needed
-from antipgd.paper.spec import make_run
+from antipgd.paper.spec import Run, make_run
 
 REGRESSION, VALLEY = "quadratic_regression", "widening_valley"
 
@@ -213,6 +213,31 @@ class Quartic(Problem):
         return (W @ X.T) ** 3 @ X / len(X)
 
 
+# Another value of every field of a run. One that is missing here fails the test below.
+OTHER_VALUES = {
+    "problem": "matrix_sensing", "settings": (("d", 9),), "method": "pgd", "lr": 0.02,
+    "sigma": 0.2, "taps": (1.0, -0.5), "law": "uniform", "batch": 3, "seed": 1, "steps": 30,
+    "measure": (0, 5, 20), "schedule": "linear:0:20", "start": 3, "stop": 12,
+    "leave": (0.0, 1e9), "relax": False, "noisy": "u",
+}  # fmt: skip
+
+
+def test_a_block_ignores_no_field_of_a_run():
+    base = make_run("widening_valley", {"d": 5}, "noise", lr=0.01, sigma=0.1, steps=20, seed=0)
+    assert OTHER_VALUES.keys() == {one.name for one in fields(Run)}
+    for name, value in OTHER_VALUES.items():
+        other = replace(base, **{name: value})
+        blocks = blocks_of([base, other], compiled=True)
+        if name not in LANE_FIELDS:
+            assert len(blocks) == 2, name
+        elif name == "law":
+            assert len(blocks) == 2  # of one law each
+        elif name != "method":  # which is the name of what taps, batch and labels do
+            assert len(blocks) == 1, name
+            ends = [record.weights["w"] for record in run_local([base, other], 1)]
+            assert ends[0] != ends[1], name
+
+
 def test_bits_of_a_numpy_problem_do_not_depend_on_company_either():
     name = name_of(Quartic)
     runs = [
@@ -230,7 +255,7 @@ def test_bits_do_not_depend_on_the_threads_of_blas():
     """Measurements and data use BLAS, which sums differently on one and on two threads."""
     code = """
 from antipgd.paper.run.local import run_local
-from antipgd.paper.spec import make_run
+from antipgd.paper.spec import Run, make_run
 few = {"lr": 0.01, "sigma": 0.05, "steps": 20, "seed": 0}
 runs = [make_run("quadratic_regression", {"d": 300, "n": 200}, m, **few) for m in ("gd", "anti")]
 for record in sorted(run_local(runs, 1), key=lambda record: record.run.name):

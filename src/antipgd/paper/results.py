@@ -11,6 +11,13 @@ from antipgd.paper.record import Record
 Values = NDArray[np.float64]
 
 
+def log_ratio(ours: Values, theirs: Values) -> Values:
+    """The logarithm of ours/theirs by seed; infinite where one of them diverged, and not a number
+    where both did."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(ours / theirs)
+
+
 class Results:
     """Records by setting. Seeds come in ascending order, so that methods can be paired."""
 

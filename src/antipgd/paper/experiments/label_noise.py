@@ -13,7 +13,7 @@ import numpy as np
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, near, smaller
 from antipgd.paper.experiments.regression import PROBLEM, SIGMA, STEPS
-from antipgd.paper.results import Results
+from antipgd.paper.results import Results, log_ratio
 from antipgd.paper.spec import Run, make_run, measured_steps
 
 SEEDS = 10
@@ -46,7 +46,7 @@ def claims(results: Results) -> list[Claim]:
         found.append(
             near(f"label_noise.{short}", f"(ours) matched label noise has Anti-PGD's {name}",
                  REFERENCE, f"logarithm of the ratio at z, step {EARLY:,} (τ = 0.2), to 25 %",
-                 np.log(label / anti), 0.0, math.log(1.25))
+                 log_ratio(label, anti), 0.0, math.log(1.25))
         )  # fmt: skip
         found.append(
             smaller(f"label_noise.{short}_gd", f"label noise lowers the {name} below GD's, as in "

@@ -7,6 +7,7 @@ n = 40 examples, δ = 0.05, λ from a grid of 25; priors at w_0 and at 0, both f
 Once with s = 0.05, the noise of Anti-PGD itself, once with s from a grid of 8.
 """
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -62,6 +63,8 @@ def _clipped(data: Any) -> Callable[[Array], Array]:
 
 def _sharpness(record: Record) -> tuple[Estimate, float]:
     """Expected sharpness at the relaxed end, and what the trace makes of it."""
+    if "relaxed" not in record.weights:
+        return Estimate(math.inf, math.nan, DRAWS), math.nan
     problem = record.run.make_problem()
     data, w = record.run.make_data(problem), np.array(record.weights["relaxed"])
     measured = expected_sharpness(
@@ -71,7 +74,9 @@ def _sharpness(record: Record) -> tuple[Estimate, float]:
 
 
 def _bound(record: Record, prior: str, widths: str) -> Bound:
-    """The bound at the relaxed end."""
+    """The bound at the relaxed end; infinite where there is none."""
+    if "relaxed" not in record.weights:
+        return Bound(*[math.inf] * 9)
     problem = record.run.make_problem()
     data, w = record.run.make_data(problem), np.array(record.weights["relaxed"])
     loss, xi = _clipped(data), _draws(record.run.seed, len(w))

@@ -51,7 +51,8 @@ def plot(results: Results) -> figures.Figure:
     series = []
     for method in RATES:
         values = np.array([tests[k][method] for k in NONZERO])
-        mean, sd = values.mean(axis=1), values.std(axis=1, ddof=1)
+        with np.errstate(invalid="ignore"):  # nothing is drawn where a run diverged
+            mean, sd = values.mean(axis=1), values.std(axis=1, ddof=1)
         series.append(
             figures.Series(NONZERO, mean, figures.NAMES[method], figures.COLOURS[method], "-", "o",
                            np.maximum(mean - sd, mean / 10), mean + sd, bars=True)

@@ -6,7 +6,7 @@ gradient and the same draws. No lane influences another one.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -130,11 +130,15 @@ def _factors(run: Run, first: int, last: int) -> Array:
     return factors
 
 
+# What lanes of one block may differ in; `noisy` where a run has no noise on its weights, too.
+LANE_FIELDS = ("method", "lr", "sigma", "taps", "law", "schedule", "start", "stop")
+_SHARED_FIELDS = tuple(f.name for f in fields(Run) if f.name not in LANE_FIELDS)
+
+
 def _company(run: Run) -> tuple[object, ...]:
-    """Runs in one block agree in this."""
-    part = run.noisy if run.taps else "all"
-    return (run.problem, run.settings, run.seed, run.batch, run.steps, run.measure, run.leave,
-            run.relax, part)  # fmt: skip
+    """Runs in one block agree in this: every field that is not a lane's own."""
+    silent = run if run.taps else replace(run, noisy="all")
+    return tuple(getattr(silent, name) for name in _SHARED_FIELDS)
 
 
 def _by_law(runs: Sequence[Run]) -> list[list[Run]]:
