@@ -27,11 +27,11 @@ import torch
 from numba import njit
 
 from antipgd.noise.inplace import inject_rows
-from antipgd.paper.problems import kernels
-from antipgd.paper.run.blocks import LANES, Block
-from antipgd.paper.run.compiled import CompiledStepper
-from antipgd.paper.run.local import run_local
-from antipgd.paper.spec import make_run
+from antipgd.paper.simulation.blocks import LANES, Block
+from antipgd.paper.simulation.compiled import CompiledStepper
+from antipgd.paper.simulation.local import run_local
+from antipgd.paper.simulation.problems import kernels
+from antipgd.paper.simulation.spec import make_run
 
 PROCESSES, ROUNDS = 3, 9
 STEPS = {"ours": 400, "autograd": 60, "by hand": 150, "batched": 150, "noise": 20, "products": 200}

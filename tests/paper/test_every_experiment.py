@@ -15,12 +15,12 @@ import pytest
 
 from antipgd.paper.claims import FAILS, HOLDS, UNDECIDED
 from antipgd.paper.coverage import paper_claims
-from antipgd.paper.experiments import EXPERIMENTS, NETWORKS, load, runs_of
-from antipgd.paper.experiments.scales import scale_named
+from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, runs_of
 from antipgd.paper.figures import rendered
-from antipgd.paper.problems import make_problem
-from antipgd.paper.record import Record, measures_of
+from antipgd.paper.networks.scales import scale_named
+from antipgd.paper.record import Record
 from antipgd.paper.results import Results
+from antipgd.paper.simulation.problems import make_problem
 
 RELAX_STEPS = 10
 
@@ -52,7 +52,7 @@ def made_up(run, diverged):
     status, diverged_at, left_at = end_of(run, diverged)
     last = diverged_at or left_at or run.steps + 1
     steps = [step for step in run.measure if step < last] + ([left_at] if left_at else [])
-    count = len(measures_of(run))
+    count = len(run.measures)
     where = [(step, place) for step in steps for place in places_of(run, step)]
     weights, relaxed = {}, None
     if run.problem != "network":
@@ -67,7 +67,7 @@ def made_up(run, diverged):
 
 @cache
 def planned(name):
-    scale = scale_named("smoke") if name in NETWORKS else None
+    scale = scale_named("smoke") if is_scaled(name) else None
     return runs_of(name, 2, scale)
 
 

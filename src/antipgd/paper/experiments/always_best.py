@@ -16,7 +16,7 @@ from antipgd.paper import figures
 from antipgd.paper.claims import Claim, smaller
 from antipgd.paper.experiments.regression import PROBLEM
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10
 ETA = 0.1

@@ -10,7 +10,7 @@ from antipgd.paper import figures
 from antipgd.paper.claims import Claim, mostly, smaller
 from antipgd.paper.experiments import regression, sensing
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.simulation.spec import Run
 
 SEEDS = 10
 CASES = {

@@ -13,7 +13,7 @@ from antipgd.paper import figures
 from antipgd.paper.claims import Claim, near, smaller
 from antipgd.paper.experiments.regression import PROBLEM
 from antipgd.paper.results import Results, log_ratio
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10
 CASES = ((0.006, 0.05), (0.02, 0.05), (0.06, 0.05), (0.2, 0.05), (0.06, 0.03), (0.06, 0.09))

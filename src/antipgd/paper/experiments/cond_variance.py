@@ -21,7 +21,7 @@ from antipgd.paper.experiments.implicit_bias import (
     tanh_regression,
 )
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.simulation.spec import Run
 from antipgd.theory.regularisation import conditional_variance, enumerated_step
 
 SEEDS = 10

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from antipgd.noise import stream_key
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, below, near
-from antipgd.paper.problems import make_problem
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.simulation.problems import make_problem
+from antipgd.paper.simulation.spec import Run
 from antipgd.theory.regularisation import (
     Derivatives,
     TwoPoint,

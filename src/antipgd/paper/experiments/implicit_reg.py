@@ -23,9 +23,9 @@ from antipgd.paper.experiments.implicit_bias import (
     generator,
     tanh_regression,
 )
-from antipgd.paper.problems import make_problem
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.simulation.problems import make_problem
+from antipgd.paper.simulation.spec import Run
 from antipgd.theory.regularisation import (
     gradient_floor,
     implicit_reg_schedule,

@@ -14,7 +14,7 @@ from antipgd.paper import figures
 from antipgd.paper.claims import Claim, near, smaller
 from antipgd.paper.experiments.regression import PROBLEM, SIGMA, STEPS
 from antipgd.paper.results import Results, log_ratio
-from antipgd.paper.spec import Run, make_run, measured_steps
+from antipgd.paper.simulation.spec import Run, make_run, measured_steps
 
 SEEDS = 10
 ETA, EXAMPLES = 0.1, 40

@@ -15,7 +15,7 @@ from antipgd.noise.kernels import draw_into
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, above, below, near
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.simulation.spec import Run
 from antipgd.theory import linear
 
 SEEDS = 1

@@ -22,7 +22,7 @@ from antipgd.paper.experiments import regression
 from antipgd.paper.experiments.implicit_bias import Array
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.simulation.spec import Run
 from antipgd.theory.pac_bayes import (
     Bound,
     expected_sharpness,

@@ -11,7 +11,7 @@ from antipgd.paper import figures
 from antipgd.paper.claims import Claim, smaller
 from antipgd.paper.experiments.regression import PROBLEM, RATES, SIGMA, STEPS
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10
 NONZERO = (1, 3, 10, 20, 35, 50, 100)

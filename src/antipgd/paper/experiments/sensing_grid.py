@@ -11,7 +11,7 @@ from antipgd.paper import figures
 from antipgd.paper.claims import Claim, mostly, smaller
 from antipgd.paper.experiments.sensing import BATCH, PROBLEM, STEPS
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10
 RATES = {"low": 0.0003, "mod": 0.001, "high": 0.01}

@@ -17,7 +17,7 @@ from antipgd.paper import figures
 from antipgd.paper.claims import Claim, below, near
 from antipgd.paper.experiments import regression
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.simulation.spec import Run
 
 SEEDS = 10
 SIGMA, ETA, STEPS, DRAWS = 0.05, 0.1, 200, 2000

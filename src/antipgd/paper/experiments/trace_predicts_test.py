@@ -14,7 +14,7 @@ from antipgd.paper import figures
 from antipgd.paper.claims import Claim, above
 from antipgd.paper.experiments import regression_grid, regression_sparsity, sensing_grid
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.simulation.spec import Run
 
 SEEDS = 10
 SOURCES: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ import numpy as np
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, above, below, mostly, near
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 40
 ALPHA, D, DIMENSIONS = 0.25, 1.0, 100

@@ -16,7 +16,7 @@ import numpy as np
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, above, below, mostly, near
 from antipgd.paper.results import Results, log_ratio
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.simulation.spec import Run, make_run
 from antipgd.theory import valley
 
 SEEDS = 300
