@@ -12,7 +12,7 @@ import torch
 import antipgd.torch
 from antipgd.noise import draws, reference, stream_key
 from antipgd.noise.stream import key_indices
-from antipgd.paper.problems import Problem, QuadraticRegression, name_of
+from antipgd.paper.problems import PROBLEMS, Problem, QuadraticRegression, codes, name_of
 from antipgd.paper.record import Failure
 from antipgd.paper.run.blocks import LANES, Block, blocks_of
 from antipgd.paper.run.compiled import CompiledStepper
@@ -261,6 +261,21 @@ def test_a_subclass_of_a_built_in_problem_is_a_problem_of_its_own():
     spec = run("gd", problem=name_of(Still), steps=5)
     (record,) = run_local([spec], 1)
     assert record.weights["w"] == (1.0,) * 100
+
+
+@dataclass(frozen=True)
+class Unknown(QuadraticRegression):
+    """Registered, and with a kernel of which compiled code knows nothing."""
+
+    def compiled(self, data):
+        return super().compiled(data)._replace(code=len(codes.KERNELS))
+
+
+def test_a_problem_unknown_to_the_kernels_fails(monkeypatch):
+    monkeypatch.setitem(PROBLEMS, "unknown", Unknown)
+    (failure,) = run_local([run("gd", problem="unknown", steps=5)], 1)
+    assert isinstance(failure, Failure)
+    assert "unknown has a kernel of number 4, which is not compiled; accepted" in failure.reason
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from antipgd.paper.problems import codes
 from antipgd.paper.problems.problem import Array, Compiled, Problem, Rows
 
 
@@ -51,4 +52,4 @@ class WideningValley(Problem):
         return {"u": slice(0, self.d), "v": slice(self.d, self.d + 1)}
 
     def compiled(self, data: Any) -> Compiled:
-        return Compiled(1, np.empty((0, 0)), np.empty(0))
+        return Compiled(codes.WIDENING_VALLEY, np.empty((0, 0)), np.empty(0))
