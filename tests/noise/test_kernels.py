@@ -49,10 +49,10 @@ def same_bits(a, b):
 
 
 @pytest.fixture
-def triangular(monkeypatch):
+def unheard_of(monkeypatch):
     """A law that is added to `laws` and to nothing else."""
-    monkeypatch.setitem(laws.LAWS, "triangular", 4)
-    return as_law("triangular")
+    monkeypatch.setitem(laws.LAWS, "unheard-of", 4)
+    return as_law("unheard-of")
 
 
 def test_every_law_is_compiled():
@@ -60,11 +60,11 @@ def test_every_law_is_compiled():
     assert set(laws.LAWS.values()) <= {2, 4, 128}  # draws per block for which work arrays suffice
 
 
-def test_a_law_that_is_not_compiled_is_refused(triangular):
+def test_a_law_that_is_not_compiled_is_refused(unheard_of):
     w = weights(10)
     before = w.copy()
-    with pytest.raises(NotImplementedError, match="'triangular' is not compiled; accepted: gau"):
-        Targets([w], [KEY]).inject(1, [[1.0]], triangular)
+    with pytest.raises(NotImplementedError, match="'unheard-of' is not compiled; accepted: gau"):
+        Targets([w], [KEY]).inject(1, [[1.0]], unheard_of)
     assert same_bits(w, before)
 
 
