@@ -66,7 +66,7 @@ def claims(results: Results) -> list[Claim]:
                 near(
                     f"valley_exit.time_{method}_{which}",
                     f"(ours) {name} takes the predicted number of steps to leave, to 15 %",
-                    "PAPER.md section 2",
+                    "thm:main_tube",
                     f"mean exit step over the prediction {_expected(method, lr):,.0f}, η = {lr:g}",
                     [(r.left_at or np.inf) / _expected(method, lr) for r in records],
                     1.0,
