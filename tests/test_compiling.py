@@ -5,10 +5,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import antipgd
+from antipgd.compiling import jit_with
 
 
 @pytest.fixture
@@ -94,3 +96,13 @@ def test_the_cache_notices_changes_in_other_files(package, tmp_path):
     assert hits == [0, 0]
     for old, new in zip(before, after, strict=True):
         assert new == pytest.approx(old * 2 / 3**0.5)
+
+
+def test_sources_that_cannot_be_read_do_not_stand_in_the_way():
+    module = ModuleType("frozen")
+    module.__file__ = "/nowhere/frozen.py"
+
+    def double(x):
+        return 2 * x
+
+    assert jit_with(module)(double)(3) == 6

@@ -26,6 +26,14 @@ def _say_that_nothing_is_kept() -> None:
     )
 
 
+def _digest(sources: tuple[ModuleType, ...]) -> str:
+    try:
+        texts = b"".join(Path(str(source.__file__)).read_bytes() for source in sources)
+    except OSError:  # an application in one file: what cannot be read does not change either
+        texts = b""
+    return hashlib.blake2b(texts, digest_size=8).hexdigest()
+
+
 def jit_with(*sources: ModuleType) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: compiled without the interpreter's lock, kept on disk if that is possible.
 
@@ -33,8 +41,7 @@ def jit_with(*sources: ModuleType) -> Callable[[Callable[..., Any]], Any]:
     change in one of them makes it look new to the cache: a digest of them is part of the
     function's qualified name, and so of its file's name there.
     """
-    texts = b"".join(Path(str(source.__file__)).read_bytes() for source in sources)
-    digest = hashlib.blake2b(texts, digest_size=8).hexdigest()
+    digest = _digest(sources)
 
     def jit(function: Callable[..., Any]) -> Any:
         function.__qualname__ += f"-{digest}"
