@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from antipgd.cli.usage import SCALE_NAMES, UsageError, check_threads, say, words
+from antipgd.noise.laws import accepted_laws
 from antipgd.paper.methods import TRAINED
 
 
@@ -226,7 +227,7 @@ def _add_train(commands: Any) -> None:
     add("--seed", type=int, default=0)
     for name, (kind, text) in _NUMBERS.items():
         add(f"--{name}", type=kind, help=text)
-    add("--law", help="gaussian, rademacher, uniform, laplace, student-t:DF")
+    add("--law", help=accepted_laws())
     add("--relative", action="store_true", help="sigma in units of each tensor's rms")
     add("--validation", action="store_true", help="test on a held-out fifth of the training images")
     add("--measure-every", type=int, default=5, metavar="K", help="epochs (default: 5)")

@@ -17,6 +17,7 @@ from antipgd.cli.usage import (
     whole,
     words,
 )
+from antipgd.noise.laws import accepted_laws
 from antipgd.paper.methods import SIMULATED
 
 
@@ -98,7 +99,7 @@ _SWEEP_OPTIONS: dict[str, dict[str, Any]] = {
     "law": _MANY
     | {
         "metavar": "LAW,...",
-        "help": "gaussian, rademacher, uniform, laplace, student-t:DF (default: gaussian)",
+        "help": f"{accepted_laws()} (default: gaussian)",
     },
     "schedule": {
         "help": "factor of sigma over the steps: linear:BEGIN:END[:INITIAL:FINAL] (from 1 to 0 "

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from antipgd.paper.simulation.problems import PROBLEMS as REGISTERED
 from antipgd.paper.simulation.problems import (
     MatrixSensing,
     OneHiddenUnit,
     Problem,
     QuadraticRegression,
     WideningValley,
+    codes,
     kernels,
     make_problem,
     name_of,
@@ -191,6 +193,22 @@ def compiled_gradient(compiled, W, shift):
     work, r = np.empty(W.size), np.empty(max(shift.size, 1))
     kernels.gradient(*compiled, in_lanes(shift), in_lanes(W), work, r, watched, g)
     return g.reshape(-1, kernels.LANES).T, watched
+
+
+def test_every_kernel_is_that_of_its_problem_and_compared_below(rng):
+    made = {name: kind() for name, kind in REGISTERED.items()}
+    compiled = {name: problem.compiled(problem.data(rng)) for name, problem in made.items()}
+    compiled = {name: found.code for name, found in compiled.items() if found is not None}
+    assert compiled == {name: code for code, name in enumerate(codes.KERNELS)}
+    assert {name_of(type(problem)) for problem in PROBLEMS} == compiled.keys()
+
+
+def test_no_gradient_comes_from_a_kernel_that_does_not_exist(rng):
+    data = PROBLEMS[0].data(rng)
+    unknown = PROBLEMS[0].compiled(data)._replace(code=len(codes.KERNELS))
+    W = points(PROBLEMS[0], rng, kernels.LANES)
+    with pytest.raises(NotImplementedError, match="not compiled"):
+        compiled_gradient(unknown, W, np.zeros((kernels.LANES, len(data.y))))
 
 
 @each_problem

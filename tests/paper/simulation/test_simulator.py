@@ -17,7 +17,7 @@ from antipgd.paper.simulation.blocks import LANE_FIELDS, LANES, Block, blocks_of
 from antipgd.paper.simulation.compiled import CompiledStepper
 from antipgd.paper.simulation.cost import cost, seconds_needed
 from antipgd.paper.simulation.local import run_local
-from antipgd.paper.simulation.problems import Problem, QuadraticRegression, name_of
+from antipgd.paper.simulation.problems import PROBLEMS, Problem, QuadraticRegression, codes, name_of
 from antipgd.paper.simulation.simulate import simulate
 from antipgd.paper.simulation.spec import Run, make_run
 from antipgd.paper.simulation.stepping import NumpyStepper
@@ -286,6 +286,21 @@ def test_a_subclass_of_a_built_in_problem_is_a_problem_of_its_own():
     spec = run("gd", problem=name_of(Still), steps=5)
     (record,) = run_local([spec], 1)
     assert record.weights["w"] == (1.0,) * 100
+
+
+@dataclass(frozen=True)
+class Unknown(QuadraticRegression):
+    """Registered, and with a kernel of which compiled code knows nothing."""
+
+    def compiled(self, data):
+        return super().compiled(data)._replace(code=len(codes.KERNELS))
+
+
+def test_a_problem_unknown_to_the_kernels_fails(monkeypatch):
+    monkeypatch.setitem(PROBLEMS, "unknown", Unknown)
+    (failure,) = run_local([run("gd", problem="unknown", steps=5)], 1)
+    assert isinstance(failure, Failure)
+    assert "unknown has a kernel of number 4, which is not compiled; accepted" in failure.reason
 
 
 @dataclass(frozen=True)

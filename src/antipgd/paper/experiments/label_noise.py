@@ -15,11 +15,12 @@ from antipgd.paper.claims import Claim, near, smaller
 from antipgd.paper.experiments.regression import PROBLEM, SIGMA, STEPS
 from antipgd.paper.results import Results, log_ratio
 from antipgd.paper.simulation.spec import Run, make_run, measured_steps
+from antipgd.theory.equivalences import label_noise_of_sigma, steps_for
 
 SEEDS = 10
 ETA, EXAMPLES = 0.1, 40
-LABEL_SD = SIGMA * math.sqrt(4 * EXAMPLES / ETA)
-EARLY = round(0.2 / (ETA * SIGMA**2))  # the step at which τ = 0.2
+LABEL_SD = label_noise_of_sigma(SIGMA, ETA, EXAMPLES)
+EARLY = steps_for(0.2, ETA, SIGMA)
 REFERENCE = "§subsec:Connection_with_label_noise"
 
 

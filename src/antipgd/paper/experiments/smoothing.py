@@ -18,6 +18,7 @@ from antipgd.paper.claims import Claim, below, near
 from antipgd.paper.experiments import regression
 from antipgd.paper.results import Results
 from antipgd.paper.simulation.spec import Run
+from antipgd.theory.regularisation import regularised_loss
 
 SEEDS = 10
 SIGMA, ETA, STEPS, DRAWS = 0.05, 0.1, 200, 2000
@@ -61,7 +62,9 @@ def _profile(results: Results, seed: int) -> tuple[np.ndarray, ...]:
     plain = problem.loss(W, data)
     samples = np.array([problem.loss(w + xi, data) for w in W])
     sem = samples.std(axis=1, ddof=1) / np.sqrt(DRAWS)
-    smooth = plain + SIGMA**2 / 2 * problem.trace(W, data)
+    smooth = regularised_loss(
+        W, SIGMA, lambda W: problem.loss(W, data), lambda W: problem.trace(W, data)
+    )
     return share, plain, smooth, samples.mean(axis=1), sem
 
 

@@ -4,28 +4,28 @@ Eight runs in vector lanes share each gradient's data and each draw. See `proble
 layout and for why a run's bits are its own.
 """
 
-import hashlib
-from pathlib import Path
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from antipgd.compiling import jit_with
 from antipgd.noise import kernels as noise
 from antipgd.noise import stream, transforms
 from antipgd.noise.inplace import law_arguments
 from antipgd.paper.pipeline import Tick
 from antipgd.paper.simulation.blocks import LANES, Block
+from antipgd.paper.simulation.problems import codes
 from antipgd.paper.simulation.problems import kernels as problems
 from antipgd.paper.simulation.problems.problem import Array
 from antipgd.paper.simulation.stepping import RELAX_STEPS, RELAX_TOLERANCE
+
+jit = jit_with(noise, stream, transforms, problems, codes)
 
 assert problems.LANES == LANES
 _LOOK = 4096  # steps of a relaxation between two ticks
 _LARGEST = np.finfo(np.float64).max
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _spread(n, xi, mask, start, out):
     """A draw into all lanes, zero where the mask is."""
     noise.not_inlined()
@@ -34,7 +34,7 @@ def _spread(n, xi, mask, start, out):
             out[LANES * (start + j) + lane] = xi[j] * mask[start + j]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _spread_coefficients(n, coefficients, out):
     noise.not_inlined()
     for j in range(n):
@@ -42,7 +42,7 @@ def _spread_coefficients(n, coefficients, out):
             out[LANES * j + lane] = coefficients[lane]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _set_product(n, a, b, out):
     noise.not_inlined()
     noise.widest_vectors()
@@ -50,7 +50,7 @@ def _set_product(n, a, b, out):
         out[i] = a[i] * b[i]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _add_product(n, a, b, out):
     noise.not_inlined()
     noise.widest_vectors()
@@ -58,7 +58,7 @@ def _add_product(n, a, b, out):
         out[i] += a[i] * b[i]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _move(n, w, eta, g, eps, out):
     """out = w − η g + ε; returns how many elements are not finite."""
     noise.not_inlined()
@@ -71,13 +71,13 @@ def _move(n, w, eta, g, eps, out):
     return bad
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _zero_lane(lane, out):
     for j in range(out.shape[0] // LANES):
         out[LANES * j + lane] = 0
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _freeze(lane, w, alive, eta, taps, frozen):
     """Put a lane's weights aside. It goes on at zero, with no step and no noise."""
     for j in range(w.shape[0] // LANES):
@@ -88,7 +88,7 @@ def _freeze(lane, w, alive, eta, taps, frozen):
     alive[lane] = False
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _look(n, low, high, watched, w, alive, eta, taps, frozen, left_at):
     """Freeze the lanes whose watched quantity is not inside the open interval."""
     for lane in range(LANES):
@@ -97,7 +97,7 @@ def _look(n, low, high, watched, w, alive, eta, taps, frozen, left_at):
             _freeze(lane, w, alive, eta, taps, frozen)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _lose(n, new, w, alive, eta, taps, frozen, diverged_at):
     """Freeze the lanes of which something in `new` is not finite."""
     for lane in range(LANES):
@@ -111,7 +111,7 @@ def _lose(n, new, w, alive, eta, taps, frozen, diverged_at):
             _zero_lane(lane, new)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _any(flags):
     for lane in range(LANES):
         if flags[lane]:
@@ -119,7 +119,7 @@ def _any(flags):
     return False
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _draw(key, step, d, law, mask, words, signs, xi, out):
     """ξ_step into all lanes of `out`."""
     for start in range(0, d, noise.CHUNK):
@@ -128,7 +128,7 @@ def _draw(key, step, d, law, mask, words, signs, xi, out):
         _spread(n, xi, mask, start, out)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _choose(indices, matrix, vector, chosen, labels):
     for i in range(indices.shape[0]):
         labels[i] = vector[indices[i]]
@@ -136,14 +136,14 @@ def _choose(indices, matrix, vector, chosen, labels):
             chosen[i, j] = matrix[indices[i], j]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _shift_labels(n, scale, draws, shift):
     for i in range(n):
         for lane in range(LANES):
             shift[LANES * i + lane] = scale[lane] * draws[LANES * i + lane]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _squared_norms(g, norms):
     norms[:] = 0
     for j in range(g.shape[0] // LANES):
@@ -151,117 +151,101 @@ def _squared_norms(g, norms):
             norms[lane] += g[LANES * j + lane] * g[LANES * j + lane]
 
 
-def _stamped(stamp):
-    """The loops, compiled anew when the code they are made of changes.
-
-    numba's cache on disk notices changes in the function's own file and in its closure only;
-    `stamp` is a digest of the other files.
-    """
-
-    @njit(nogil=True, cache=True)
-    def advance(
-        code, matrix, vector, batch, law, keys, mask, taps, labelled, first, last, sigmas,
-        watching, low, high, weights, alive, eta, frozen, diverged_at, left_at,
-    ):  # fmt: skip
-        """Steps first … last−1; row k of `sigmas` belongs to draw first + 2 − rows of taps + k."""
-        _ = stamp
-        size, depth = weights.shape[0], taps.shape[0]
-        d = size // LANES
-        used = batch if batch > 0 else vector.shape[0]
-        chosen, labels = np.empty((batch, matrix.shape[1])), np.empty(batch)
-        indices = np.empty(batch, np.int64)
-        room = max(used, vector.shape[0]) * LANES  # the last look takes all examples
-        shift, r = np.zeros(room), np.empty(room)
-        label_draws = np.empty(used * LANES)
-        squares, g, eps = np.empty(size), np.zeros(size), np.zeros(size)
-        w, new = weights.copy(), np.empty(size)
-        everywhere = np.ones(used)
-        watched, scale, moving_labels = np.zeros(LANES), np.zeros(LANES), _any(labelled)
-        draws = np.zeros((depth, size))  # ξ_k in row k mod depth, in all lanes
-        factors = np.zeros((depth, size))  # taps × σ
-        current = np.zeros((depth, LANES))
-        words, signs, _older, xi, _eps = noise.workspace(np.empty(0, np.float32))
-        for k in range(max(first + 2 - depth, 1), first + 1):
-            _draw(keys[0], k, d, law, mask, words, signs, xi, draws[k % depth])
-        for n in range(first, last):
-            if not _any(alive):
-                break
-            now = n - first + max(depth, 1) - 1  # the row of draw n + 1
-            if moving_labels:
-                _draw(keys[2], n + 1, used, law, everywhere, words, signs, xi, label_draws)
-                for lane in range(LANES):
-                    scale[lane] = labelled[lane] * sigmas[now, lane]
-                _shift_labels(used, scale, label_draws, shift)
-            if batch > 0:
-                noise.draw_indices(keys[1], n + 1, vector.shape[0], words, indices)
-                _choose(indices, matrix, vector, chosen, labels)
-                problems.gradient(code, chosen, labels, shift, w, squares, r, watched, g)
-            else:
-                problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
-            if watching and n > 0:
-                _look(n, low, high, watched, w, alive, eta, taps, frozen, left_at)
-            if depth > 0:
-                _draw(keys[0], n + 1, d, law, mask, words, signs, xi, draws[(n + 1) % depth])
-            for lag in range(depth):
-                changed = n == first
-                for lane in range(LANES):
-                    value = taps[lag, lane] * sigmas[now - lag, lane]
-                    changed = changed or value != current[lag, lane]
-                    current[lag, lane] = value
-                if changed:
-                    _spread_coefficients(d, current[lag], factors[lag])
-                if lag == 0:
-                    _set_product(size, factors[lag], draws[(n + 1) % depth], eps)
-                else:
-                    _add_product(size, factors[lag], draws[(n + 1 - lag) % depth], eps)
-            if _move(size, w, eta, g, eps, new) > 0:
-                _lose(n + 1, new, w, alive, eta, taps, frozen, diverged_at)
-            w, new = new, w
-        if watching and last > 0:
-            problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
-            _look(last, low, high, watched, w, alive, eta, taps, frozen, left_at)
-        weights[:] = w
-
-    @njit(nogil=True, cache=True)
-    def relax(code, matrix, vector, first, last, enough, weights, going, eta, final, steps):
-        """Steps first … last−1 of a descent, per lane until its gradient is small.
-
-        See `stepping.Stepper.relax`. `enough` is set at step 0.
-        """
-        _ = stamp
-        size, used = weights.shape[0], vector.shape[0]
-        shift, r = np.zeros(used * LANES), np.empty(used * LANES)
-        squares, g, eps = np.empty(size), np.zeros(size), np.zeros(size)
-        w, new = weights.copy(), np.empty(size)
-        watched, norms = np.zeros(LANES), np.zeros(LANES)
-        lost_at, taps = np.zeros(LANES, np.int64), np.zeros((0, LANES))
-        for n in range(first, last):
-            problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
-            _squared_norms(g, norms)
+@jit
+def _advance(
+    code, matrix, vector, batch, law, keys, mask, taps, labelled, first, last, sigmas,
+    watching, low, high, weights, alive, eta, frozen, diverged_at, left_at,
+):  # fmt: skip
+    """Steps first … last−1; row k of `sigmas` belongs to draw first + 2 − rows of taps + k."""
+    size, depth = weights.shape[0], taps.shape[0]
+    d = size // LANES
+    used = batch if batch > 0 else vector.shape[0]
+    chosen, labels = np.empty((batch, matrix.shape[1])), np.empty(batch)
+    indices = np.empty(batch, np.int64)
+    room = max(used, vector.shape[0]) * LANES  # the last look takes all examples
+    shift, r = np.zeros(room), np.empty(room)
+    label_draws = np.empty(used * LANES)
+    squares, g, eps = np.empty(size), np.zeros(size), np.zeros(size)
+    w, new = weights.copy(), np.empty(size)
+    everywhere = np.ones(used)
+    watched, scale, moving_labels = np.zeros(LANES), np.zeros(LANES), _any(labelled)
+    draws = np.zeros((depth, size))  # ξ_k in row k mod depth, in all lanes
+    factors = np.zeros((depth, size))  # taps × σ
+    current = np.zeros((depth, LANES))
+    words, signs, _older, xi, _eps = noise.workspace(np.empty(0, np.float32))
+    for k in range(max(first + 2 - depth, 1), first + 1):
+        _draw(keys[0], k, d, law, mask, words, signs, xi, draws[k % depth])
+    for n in range(first, last):
+        if not _any(alive):
+            break
+        now = n - first + max(depth, 1) - 1  # the row of draw n + 1
+        if moving_labels:
+            _draw(keys[2], n + 1, used, law, everywhere, words, signs, xi, label_draws)
             for lane in range(LANES):
-                norm = np.sqrt(norms[lane])
-                if n == 0:
-                    enough[lane] *= 1 + norm
-                if going[lane] and norm < enough[lane]:
-                    steps[lane] = n
-                    _freeze(lane, w, going, eta, taps, final)
-            if not _any(going):
-                break
-            if _move(size, w, eta, g, eps, new) > 0:
-                _lose(n + 1, new, w, going, eta, taps, final, lost_at)
-            w, new = new, w
+                scale[lane] = labelled[lane] * sigmas[now, lane]
+            _shift_labels(used, scale, label_draws, shift)
+        if batch > 0:
+            noise.draw_indices(keys[1], n + 1, vector.shape[0], words, indices)
+            _choose(indices, matrix, vector, chosen, labels)
+            problems.gradient(code, chosen, labels, shift, w, squares, r, watched, g)
+        else:
+            problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
+        if watching and n > 0:
+            _look(n, low, high, watched, w, alive, eta, taps, frozen, left_at)
+        if depth > 0:
+            _draw(keys[0], n + 1, d, law, mask, words, signs, xi, draws[(n + 1) % depth])
+        for lag in range(depth):
+            changed = n == first
+            for lane in range(LANES):
+                value = taps[lag, lane] * sigmas[now - lag, lane]
+                changed = changed or value != current[lag, lane]
+                current[lag, lane] = value
+            if changed:
+                _spread_coefficients(d, current[lag], factors[lag])
+            if lag == 0:
+                _set_product(size, factors[lag], draws[(n + 1) % depth], eps)
+            else:
+                _add_product(size, factors[lag], draws[(n + 1 - lag) % depth], eps)
+        if _move(size, w, eta, g, eps, new) > 0:
+            _lose(n + 1, new, w, alive, eta, taps, frozen, diverged_at)
+        w, new = new, w
+    if watching and last > 0:
+        problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
+        _look(last, low, high, watched, w, alive, eta, taps, frozen, left_at)
+    weights[:] = w
+
+
+@jit
+def _relax(code, matrix, vector, first, last, enough, weights, going, eta, final, steps):
+    """Steps first … last−1 of a descent, per lane until its gradient is small.
+
+    See `stepping.Stepper.relax`. `enough` is set at step 0.
+    """
+    size, used = weights.shape[0], vector.shape[0]
+    shift, r = np.zeros(used * LANES), np.empty(used * LANES)
+    squares, g, eps = np.empty(size), np.zeros(size), np.zeros(size)
+    w, new = weights.copy(), np.empty(size)
+    watched, norms = np.zeros(LANES), np.zeros(LANES)
+    lost_at, taps = np.zeros(LANES, np.int64), np.zeros((0, LANES))
+    for n in range(first, last):
+        problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
+        _squared_norms(g, norms)
         for lane in range(LANES):
-            if lost_at[lane] > 0:
-                steps[lane] = -1
-        weights[:] = w
-
-    return advance, relax
-
-
-_SOURCES = (noise, stream, transforms, problems)
-_advance, _relax = _stamped(
-    hashlib.blake2b(b"".join(Path(m.__file__).read_bytes() for m in _SOURCES)).hexdigest()
-)
+            norm = np.sqrt(norms[lane])
+            if n == 0:
+                enough[lane] *= 1 + norm
+            if going[lane] and norm < enough[lane]:
+                steps[lane] = n
+                _freeze(lane, w, going, eta, taps, final)
+        if not _any(going):
+            break
+        if _move(size, w, eta, g, eps, new) > 0:
+            _lose(n + 1, new, w, going, eta, taps, final, lost_at)
+        w, new = new, w
+    for lane in range(LANES):
+        if lost_at[lane] > 0:
+            steps[lane] = -1
+    weights[:] = w
 
 
 def _in_lanes(W: Array) -> Array:
@@ -279,6 +263,11 @@ class CompiledStepper:
         d = len(block.start)
         compiled = block.problem.compiled(block.data)
         assert compiled is not None
+        if not 0 <= compiled.code < len(codes.KERNELS):
+            raise NotImplementedError(
+                f"{block.shared.problem} has a kernel of number {compiled.code}, which is not "
+                f"compiled; accepted: {', '.join(codes.KERNELS)}"
+            )
         self._data = (
             compiled.code,
             np.ascontiguousarray(compiled.matrix, np.float64),

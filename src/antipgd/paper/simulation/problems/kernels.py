@@ -17,9 +17,18 @@ try:
 except ImportError as error:
     raise ImportError("the simulator needs numba: pip install 'antipgd[paper]'") from error
 
+from antipgd.compiling import jit_with
+from antipgd.paper.simulation.problems import codes
+from antipgd.paper.simulation.problems.codes import (
+    MATRIX_SENSING,
+    ONE_HIDDEN_UNIT,
+    QUADRATIC_REGRESSION,
+    WIDENING_VALLEY,
+)
+
+jit = jit_with(codes)
+
 LANES = 8
-# codes, as in `Problem.compiled`
-QUADRATIC_REGRESSION, WIDENING_VALLEY, MATRIX_SENSING, ONE_HIDDEN_UNIT = range(4)
 _TILE = 8  # rows of a product made at a time, one vector register each
 
 
@@ -100,27 +109,27 @@ def _product(a_in_lanes):
 _product_with_numbers, _product_with_lanes = _product(False), _product(True)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def multiply(a, row_step, step, rows, count, b, out):
     """out[r] = Σ_k a[r·row_step + k·step] · b[k] for each lane; `a` is flat, b and out in lanes."""
     _product_with_numbers(a.ctypes.data, row_step, step, rows, count,
                           np.int64(b.ctypes.data), out.ctypes.data)  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@jit
 def multiply_lanes(a, row_step, step, rows, count, b, out):
     """`multiply` with `a` in lanes too."""
     _product_with_lanes(a.ctypes.data, row_step, step, rows, count,
                         np.int64(b.ctypes.data), out.ctypes.data)  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _square(n, w, out):
     for i in range(n):
         out[i] = w[i] * w[i]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _less_labels(n, y, shift, r):
     """r −= y + shift, example by example."""
     for i in range(n):
@@ -128,13 +137,13 @@ def _less_labels(n, y, shift, r):
             r[LANES * i + lane] -= y[i] + shift[LANES * i + lane]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _times_mean(n, w, inverse, g):
     for i in range(n):
         g[i] = w[i] * (g[i] * inverse)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _regression(X, y, shift, w, squares, r, g):
     examples, d = X.shape
     flat = X.reshape(-1)
@@ -145,7 +154,7 @@ def _regression(X, y, shift, w, squares, r, g):
     _times_mean(d * LANES, w, 1 / examples, g)  # a division per element would cost a sixth
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _valley(w, watched, g):
     d = w.shape[0] // LANES - 1
     v = LANES * d
@@ -160,7 +169,7 @@ def _valley(w, watched, g):
         g[v + lane] = w[v + lane] * watched[lane]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _packed_square(n, u, out):
     """UUᵀ over the pairs a ≤ b, row by row."""
     done = 0
@@ -170,7 +179,7 @@ def _packed_square(n, u, out):
         done += n - a
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _unpack(n, packed, diagonal, off_diagonal, out):
     """The symmetric matrix of a packed one, in lanes, times these factors."""
     done = 0
@@ -184,7 +193,7 @@ def _unpack(n, packed, diagonal, off_diagonal, out):
             done += 1
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _sensing(B, y, shift, w, work, r, g):
     """G U with G = (2/M) Σ_i r_i S_i; `g` holds UUᵀ and then Σ_i r_i B_i before the result."""
     examples, pairs = B.shape
@@ -200,7 +209,7 @@ def _sensing(B, y, shift, w, work, r, g):
         multiply_lanes(w, 1, n, n, n, work[row:], g[row:])
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _hidden_unit(X, y, shift, w, r, watched, g):
     """The last column of X holds the number of relevant features, behind which `watched` looks."""
     examples, columns = X.shape
@@ -223,7 +232,7 @@ def _hidden_unit(X, y, shift, w, r, watched, g):
             watched[lane] += u * u if j >= relevant else 0.0
 
 
-@njit(nogil=True, cache=True)
+@jit
 def gradient(code, matrix, vector, shift, w, work, r, watched, g):
     """Gradients at `w` into `g`; the watched quantity, where there is one, into `watched`.
 
@@ -236,5 +245,7 @@ def gradient(code, matrix, vector, shift, w, work, r, watched, g):
         _valley(w, watched, g)
     elif code == MATRIX_SENSING:
         _sensing(matrix, vector, shift, w, work, r, g)
-    else:
+    elif code == ONE_HIDDEN_UNIT:
         _hidden_unit(matrix, vector, shift, w, r, watched, g)
+    else:
+        raise NotImplementedError("a problem that is not compiled")

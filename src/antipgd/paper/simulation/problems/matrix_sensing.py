@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from antipgd.paper.simulation.problems import codes
 from antipgd.paper.simulation.problems.problem import Array, Compiled, Problem, Rows
 
 
@@ -134,4 +135,4 @@ class MatrixSensing(Problem):
         return (first + second) / self.measurements
 
     def compiled(self, data: Data) -> Compiled:
-        return Compiled(2, data.B, data.y)
+        return Compiled(codes.MATRIX_SENSING, data.B, data.y)

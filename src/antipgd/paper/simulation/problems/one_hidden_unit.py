@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from antipgd.paper.simulation.problems import codes
 from antipgd.paper.simulation.problems.problem import Array, Compiled, Problem, Rows
 
 
@@ -108,4 +109,4 @@ class OneHiddenUnit(Problem):
     def compiled(self, data: Data) -> Compiled:
         # The kernel learns from a last column where the spurious features begin.
         column = np.full((len(data.X), 1), float(self.m))
-        return Compiled(3, np.concatenate([data.X, column], axis=1), data.y)
+        return Compiled(codes.ONE_HIDDEN_UNIT, np.concatenate([data.X, column], axis=1), data.y)

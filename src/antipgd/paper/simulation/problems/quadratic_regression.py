@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from antipgd.paper.simulation.problems import codes
 from antipgd.paper.simulation.problems.problem import Array, Compiled, Problem, Rows
 
 
@@ -79,4 +80,4 @@ class QuadraticRegression(Problem):
         return diagonal.sum(axis=1) / self.n
 
     def compiled(self, data: Data) -> Compiled:
-        return Compiled(0, data.X, data.y)
+        return Compiled(codes.QUADRATIC_REGRESSION, data.X, data.y)

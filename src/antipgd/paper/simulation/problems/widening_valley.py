@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from antipgd.paper.simulation.problems import codes
 from antipgd.paper.simulation.problems.problem import Array, Compiled, Problem, Rows
 
 
@@ -56,4 +57,4 @@ class WideningValley(Problem):
         return {"u": slice(0, self.d), "v": slice(self.d, self.d + 1)}
 
     def compiled(self, data: Any) -> Compiled:
-        return Compiled(1, np.empty((0, 0)), np.empty(0))
+        return Compiled(codes.WIDENING_VALLEY, np.empty((0, 0)), np.empty(0))
