@@ -18,6 +18,11 @@ def log_ratio(ours: Values, theirs: Values) -> Values:
         return np.log(ours / theirs)
 
 
+def slopes(x: Values, table: Values) -> Values:
+    """Slopes on logarithmic axes, of the rows of a table by seed."""
+    return np.array([np.polyfit(np.log(x), np.log(row), 1)[0] for row in table])
+
+
 class Results:
     """Records by setting. Seeds come in ascending order, so that methods can be paired."""
 

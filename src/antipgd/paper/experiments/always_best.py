@@ -14,8 +14,8 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, smaller
-from antipgd.paper.experiments.regression import PROBLEM
 from antipgd.paper.results import Results
+from antipgd.paper.settings import REGRESSION as PROBLEM
 from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10

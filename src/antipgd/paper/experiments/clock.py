@@ -11,8 +11,8 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, near, smaller
-from antipgd.paper.experiments.regression import PROBLEM
 from antipgd.paper.results import Results, log_ratio
+from antipgd.paper.settings import REGRESSION as PROBLEM
 from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10

@@ -12,8 +12,10 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, near, smaller
-from antipgd.paper.experiments.regression import PROBLEM, SIGMA, STEPS
 from antipgd.paper.results import Results, log_ratio
+from antipgd.paper.settings import REGRESSION as PROBLEM
+from antipgd.paper.settings import REGRESSION_SIGMA as SIGMA
+from antipgd.paper.settings import REGRESSION_STEPS as STEPS
 from antipgd.paper.simulation.spec import Run, make_run, measured_steps
 from antipgd.theory.equivalences import label_noise_of_sigma, steps_for
 

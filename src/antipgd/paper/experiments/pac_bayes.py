@@ -18,11 +18,10 @@ from antipgd.estimate import Estimate
 from antipgd.noise import draws
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, mostly, near, smaller
-from antipgd.paper.experiments import regression
-from antipgd.paper.experiments.implicit_bias import Array
-from antipgd.paper.record import Record
+from antipgd.paper.experiments import runs_of
+from antipgd.paper.record import Record, Spec
 from antipgd.paper.results import Results
-from antipgd.paper.simulation.spec import Run
+from antipgd.paper.simulation.problems.problem import Array
 from antipgd.theory.pac_bayes import (
     Bound,
     expected_sharpness,
@@ -40,8 +39,8 @@ METHODS = ("gd", "anti")
 REFERENCE = "thm:pac, eq:trace_hess_pac"
 
 
-def runs(seeds: int) -> list[Run]:
-    return [run for run in regression.runs(seeds) if run.method in METHODS]
+def runs(seeds: int) -> list[Spec]:
+    return [run for run in runs_of("regression", seeds) if run.method in METHODS]
 
 
 @cache

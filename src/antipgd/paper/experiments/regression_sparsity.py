@@ -9,8 +9,11 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, smaller
-from antipgd.paper.experiments.regression import PROBLEM, RATES, SIGMA, STEPS
 from antipgd.paper.results import Results
+from antipgd.paper.settings import REGRESSION as PROBLEM
+from antipgd.paper.settings import REGRESSION_RATES as RATES
+from antipgd.paper.settings import REGRESSION_SIGMA as SIGMA
+from antipgd.paper.settings import REGRESSION_STEPS as STEPS
 from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10

@@ -15,9 +15,9 @@ from antipgd.noise import draws
 from antipgd.noise.reference import anti_pgd, anti_pgd_clean, clean, gradient_step
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, below, near
-from antipgd.paper.experiments import regression
+from antipgd.paper.experiments import runs_of
+from antipgd.paper.record import Spec
 from antipgd.paper.results import Results
-from antipgd.paper.simulation.spec import Run
 from antipgd.theory.regularisation import regularised_loss
 
 SEEDS = 10
@@ -25,8 +25,8 @@ SIGMA, ETA, STEPS, DRAWS = 0.05, 0.1, 200, 2000
 PLACES = 21
 
 
-def runs(seeds: int) -> list[Run]:
-    return [run for run in regression.runs(seeds) if run.method in ("gd", "anti")]
+def runs(seeds: int) -> list[Spec]:
+    return [run for run in runs_of("regression", seeds) if run.method in ("gd", "anti")]
 
 
 def _gap(results: Results, seed: int) -> float:
