@@ -7,10 +7,12 @@ from antipgd.noise.taps import telescopes
 from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, runs_of, scaled_experiments
 from antipgd.paper.figures import COLOURS, NAMES
 from antipgd.paper.methods import METHODS, SIMULATED, TRAINED
+from antipgd.paper.networks import gradients
 from antipgd.paper.networks.models import _MAKERS
 from antipgd.paper.networks.scales import ARMS, SCALES
 from antipgd.paper.networks.shipped import shipped
 from antipgd.paper.networks.spec import WIDTHS, make_training
+from antipgd.paper.simulation import stepping
 from antipgd.paper.simulation.problems import PROBLEMS
 from antipgd.paper.simulation.spec import make_run
 
@@ -41,6 +43,8 @@ def test_every_method_can_be_run_where_it_says():
     assert METHODS.keys() - TRAINED.keys() == {"noise"}
     assert COLOURS.keys() == NAMES.keys() == METHODS.keys()
     assert len(set(COLOURS.values())) == len(METHODS)
+    assert {method.gradient for method in TRAINED.values()} == gradients.GRADIENTS.keys()
+    assert {method.gradient for method in SIMULATED.values()} == stepping.GRADIENTS.keys()
     for name, method in SIMULATED.items():
         run = make_run("quadratic_regression", {}, name, lr=0.1, sigma=0.1, steps=1, seed=0)
         assert (run.taps, run.batch, run.sigma > 0) == (

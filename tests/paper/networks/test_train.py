@@ -16,8 +16,7 @@ from tqdm import tqdm
 
 from antipgd.cli import main
 from antipgd.noise import draws
-from antipgd.paper.networks import evaluate, machine
-from antipgd.paper.networks import train as train_module
+from antipgd.paper.networks import evaluate, gradients, machine
 from antipgd.paper.networks.checkpoint import Checkpoints
 from antipgd.paper.networks.evaluate import Evaluator, barrier, loss_and_accuracy, weights_of
 from antipgd.paper.networks.examples import corrupted, epoch_order, make_examples
@@ -383,7 +382,7 @@ def test_too_large_a_batch_is_told_what_to_do(error, monkeypatch):
     def fail(*args, **kwargs):
         raise error
 
-    monkeypatch.setattr(train_module, "backward", fail)
+    monkeypatch.setitem(gradients.GRADIENTS, "plain", fail)
     with pytest.raises(MemoryError, match=r"smaller micro that divides batch=50.*BatchNorm"):
         train(spec())
 
@@ -435,7 +434,7 @@ def test_an_error_without_words_is_not_taken_for_a_lack_of_memory(monkeypatch):
     def fail(*args, **kwargs):
         raise RuntimeError
 
-    monkeypatch.setattr(train_module, "backward", fail)
+    monkeypatch.setitem(gradients.GRADIENTS, "plain", fail)
     with pytest.raises(RuntimeError, match=r"^$"):
         train(spec())
 
@@ -444,7 +443,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
     def fail(*args, **kwargs):
         raise RuntimeError("shapes do not match")
 
-    monkeypatch.setattr(train_module, "backward", fail)
+    monkeypatch.setitem(gradients.GRADIENTS, "plain", fail)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         train(spec())
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable
 
+from antipgd.paper.methods import TRAINED
 from antipgd.paper.networks.data import DATA_SETS
 from antipgd.paper.networks.extra import check_torch
 from antipgd.paper.networks.spec import Training
@@ -65,7 +66,7 @@ def image_passes(spec: Training) -> float:
     A forward pass alone is a third of that, a product with the Hessian three of them.
     """
     images, held_out = _images(spec)
-    trained = images * spec.epochs * (2 if spec.method == "sam" else 1)
+    trained = images * spec.epochs * (1 if TRAINED[spec.method].gradient == "plain" else 2)
     places = 4 if spec.taps else 2
     few = images + held_out if spec.test_images is None else 2 * spec.test_images
     seen = [images + held_out if spec.measured_fully(epoch) else few for epoch in spec.measure]

@@ -81,3 +81,12 @@ def sam_backward(
         for p, w in zip(weights, kept, strict=True):
             p.copy_(w)
     return result
+
+
+def _plain_backward(
+    model: nn.Module, parts: Sequence[Batch], sigma: float, ranks: Ranks, *, bf16: bool = False
+) -> tuple[float, int]:
+    return backward(model, parts, ranks, bf16=bf16)
+
+
+GRADIENTS = {"plain": _plain_backward, "sam": sam_backward}  # as `methods` names them

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from antipgd.paper.methods import TRAINED
 from antipgd.paper.networks.checkpoint import Checkpoints
 from antipgd.paper.networks.evaluate import Evaluator, Tick, point, saved_weights, weights_of
 from antipgd.paper.networks.examples import Examples, corrupted, epoch_order, make_examples
-from antipgd.paper.networks.gradients import backward, micro_batches, sam_backward
+from antipgd.paper.networks.gradients import GRADIENTS, micro_batches
 from antipgd.paper.networks.logs import Log, write_log
 from antipgd.paper.networks.machine import (
     check_device,
@@ -157,10 +158,8 @@ class Trainer:
         spec = self.spec
         batch = self.examples.train[0][rows], labels[rows]
         parts = micro_batches(batch, spec.micro)
-        if noisy and spec.method == "sam":
-            found = sam_backward(self.model, parts, spec.sigma, self.ranks, bf16=spec.bf16)
-        else:
-            found = backward(self.model, parts, self.ranks, bf16=spec.bf16)
+        gradient = GRADIENTS[TRAINED[spec.method].gradient if noisy else "plain"]
+        found = gradient(self.model, parts, spec.sigma, self.ranks, bf16=spec.bf16)
         if math.isfinite(found[0]):
             self.optimizer.step()
         return found

@@ -48,9 +48,16 @@ class Block:
 
     @cached_property
     def has_kernel(self) -> bool:
-        """Whether compiled code does the steps: only where it is the problem's very own."""
+        """Whether compiled code does the steps: only where it is the problem's very own, and
+        gradients are taken at the weights."""
         own = type(self.problem)
-        return own in PROBLEMS.values() and own.compiled is not Problem.compiled
+        there = own in PROBLEMS.values() and own.compiled is not Problem.compiled
+        return there and self.gradient == "plain"
+
+    @property
+    def gradient(self) -> str:
+        """Where gradients are taken, the same for all runs."""
+        return SIMULATED[self.shared.method].gradient
 
     @cached_property
     def start(self) -> Array:
@@ -137,9 +144,10 @@ _SHARED_FIELDS = tuple(f.name for f in fields(Run) if f.name not in LANE_FIELDS)
 
 
 def _company(run: Run) -> tuple[object, ...]:
-    """Runs in one block agree in this: every field that is not a lane's own."""
+    """Runs in one block agree in this: every field that is not a lane's own, and the gradient."""
     silent = run if run.taps else replace(run, noisy="all")
-    return tuple(getattr(silent, name) for name in _SHARED_FIELDS)
+    shared = tuple(getattr(silent, name) for name in _SHARED_FIELDS)
+    return (*shared, SIMULATED[run.method].gradient)
 
 
 def _by_law(runs: Sequence[Run]) -> list[list[Run]]:

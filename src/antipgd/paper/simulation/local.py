@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from threadpoolctl import threadpool_limits
 
+from antipgd.paper.methods import SIMULATED
 from antipgd.paper.pipeline import Tick, cpu_count
 from antipgd.paper.record import Failure, Record
 from antipgd.paper.simulation.blocks import Block, blocks_of
@@ -27,7 +28,7 @@ def plan(runs: Iterable[Run]) -> list[Block]:
     compiled: dict[tuple[object, ...], bool] = {}
     kinds: dict[bool, list[Run]] = {True: [], False: []}
     for run in runs:
-        kind = (run.problem, run.settings)
+        kind = (run.problem, run.settings, SIMULATED[run.method].gradient)
         if kind not in compiled:
             compiled[kind] = Block((run,)).has_kernel
         kinds[compiled[kind]].append(run)

@@ -216,7 +216,7 @@ def make_run(
         settings=tuple(sorted(settings_of(made).items())),
         method=method,
         lr=checks.number("lr", lr, 0, above=True),
-        sigma=check_sigma(sigma) if kind.draws else 0.0,
+        sigma=check_sigma(sigma) if kind.has_sigma else 0.0,
         taps=kind.taps if taps is None else as_taps(taps),
         law=str(as_law(law)) if kind.draws else "",
         batch=checks.whole("batch", 1 if batch is None else batch, 1) if batched else None,

@@ -4,6 +4,7 @@ w_{n+1} = w_n − η g_n + ε_n with ε_n = Σ_j taps[j] σ_{n+1−j} ξ_{n+1−
 full gradient, that of a mini-batch, or that for shifted labels. `compiled` does the same.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -46,6 +47,12 @@ class Stepper(Protocol):
         At most RELAX_STEPS steps. Returns the weights and how many steps each lane took, −1 for
         those that left the finite numbers. `tick` is called now and then and may raise to stop.
         """
+
+
+# Where a method's gradient is taken, given the gradient as a function and each lane's σ.
+GRADIENTS: dict[str, Callable[[Callable[[Array], Array], Array, Array], Array]] = {
+    "plain": lambda at, W, sigma: at(W),
+}
 
 
 def weight_draws(block: Block, step: int) -> Array:
@@ -111,10 +118,14 @@ class NumpyStepper:
         if block.labelled.any():
             drawn = lane_draws(block, label_key, step, batch or examples)
             shift = (block.labelled * sigma)[:, None] * drawn
-        with np.errstate(over="ignore", invalid="ignore"):
+
+        def at(W: Array) -> Array:
             if rows is None and shift is None:
-                return block.problem.gradient(self._W, block.data)
-            return block.problem.gradient(self._W, block.data, rows, shift)
+                return block.problem.gradient(W, block.data)
+            return block.problem.gradient(W, block.data, rows, shift)
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            return GRADIENTS[block.gradient](at, self._W, sigma)
 
     def _injection(self, newest: int, sigmas: Array) -> Array:
         """Σ_j taps[j] σ_{newest−j} ξ_{newest−j}, from the newest draw to the oldest."""

@@ -177,7 +177,7 @@ def plan_sweep(
     sigmas = _by_method("sigma", {} if sigma is None else sigma)
     colours, laws = _colours(taps, methods), [law] if isinstance(law, str) else list(law)
     _check_use("lr", rates, methods, *SIMULATED)
-    _check_use("sigma", sigmas, methods, *filter(_draws, SIMULATED))
+    _check_use("sigma", sigmas, methods, *(one for one in SIMULATED if SIMULATED[one].has_sigma))
     _check_use("batch", batches, methods, *(one for one in SIMULATED if SIMULATED[one].batches))
     _check_noise(methods, law=laws != ["gaussian"], schedule=schedule is not None,
                  start=start != 0, stop=stop is not None)  # fmt: skip
@@ -188,7 +188,7 @@ def plan_sweep(
     for one in methods:
         options = product(
             _values("lr", rates, one),
-            _values("sigma", sigmas, one) if _draws(one) else (0.0,),
+            _values("sigma", sigmas, one) if SIMULATED[one].has_sigma else (0.0,),
             colours if one == "noise" else (None,),
             laws if _draws(one) else laws[:1],
             _values("batch", batches, one, 1)
