@@ -105,7 +105,7 @@ def summary(result: pd.DataFrame) -> pd.DataFrame:
 def _keys(frame: pd.DataFrame) -> pd.DataFrame:
     """The settings of a summary as text, without those that the method's name says already."""
     keys = frame[[name for name in SETTING if name in frame]].copy()
-    noisy = keys["method"].map(lambda method: SIMULATED[method].draws)
+    noisy = keys["method"].map(lambda method: SIMULATED[method].has_sigma)
     keys["lr"] = keys["lr"].map(number)
     keys["sigma"] = keys["sigma"].map(number).where(noisy, "")
     if "taps" in keys and not (keys["method"] == "noise").any():
