@@ -106,3 +106,10 @@ def test_sources_that_cannot_be_read_do_not_stand_in_the_way():
         return 2 * x
 
     assert jit_with(module)(double)(3) == 6
+
+
+def test_a_problem_is_known_without_numba(package):
+    _, run = package
+    code = "import sys, antipgd.paper.simulation.problems; print('numba' in sys.modules)"
+    done = run(code)
+    assert done.stdout.strip() == "False", done.stderr
