@@ -1,7 +1,9 @@
 """What each rank of a torchrun job does in test_distributed.py: ranks.py SCENARIO,… FOLDER."""
 
+import json
 import sys
 import warnings
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from antipgd.noise import draws
 from antipgd.torch import attach
+from mutations import try_on_ranks
 
 SEED, SIGMA, STEPS = 5, 0.05, 50
 
@@ -219,7 +222,8 @@ def disagree(rank, ranks, folder):
             attach(optimizer, 0.1, **settings)
     noise = attach(optimizer, 0.1, seed=1)
     state = optimizer.state_dict()
-    state["param_groups"][0]["antipgd"]["step"] = rank
+    own = json.loads(state["param_groups"][0]["antipgd"])
+    state["param_groups"][0]["antipgd"] = json.dumps(own | {"step": rank})
     with pytest.raises(RuntimeError, match="the ranks disagree on the noise: step is"):
         optimizer.load_state_dict(state)
     assert noise.step_count == 0
@@ -255,16 +259,31 @@ def nested(rank, ranks, folder):
     check_weights(model, expected)
 
 
+def mutated_300(rank, ranks, folder, count=300):
+    """One rank gets a state that is not right; nobody hangs, all have the same outcome."""
+    found = try_on_ranks(count, 2, rank, ranks)
+    everyone = [None] * ranks
+    dist.all_gather_object(everyone, found)
+    assert all(other == found for other in everyone), everyone
+    assert found["load", "refused"] > count / 2
+    assert found["load", "works"] > 0
+    print(dict(found), flush=True)
+
+
+def mutated_2000(rank, ranks, folder):
+    mutated_300(rank, ranks, folder, 2000)
+
+
 SCENARIOS = {
     f.__name__: f
     for f in (ddp, fsdp, fsdp_options, fsdp_other_dim, relative, save, load, save_plain_sgd,
-              disagree, tensor_parallel, nested)
+              disagree, tensor_parallel, nested, mutated_300, mutated_2000)
 }  # fmt: skip
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # torch.distributed's own; ours are tested elsewhere
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))  # who hangs, fails
     for scenario in sys.argv[1].split(","):
         SCENARIOS[scenario](dist.get_rank(), dist.get_world_size(), sys.argv[2])
         dist.barrier()
