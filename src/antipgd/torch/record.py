@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
-from antipgd.checks import number, one_of, whole
+from antipgd.checks import number, whole
 from antipgd.noise import as_law, as_taps, canonical_name
 from antipgd.noise.taps import Taps
 
@@ -76,17 +76,25 @@ def _text(label: str, value: object) -> str:
 
 
 def _law(label: str, value: object) -> str:
+    text = _text(label, value)
     try:
-        return str(as_law(_text(label, value)))
+        return str(as_law(text))
     except ValueError as error:
-        raise ValueError(f"{label} is refused: {error}") from None
+        raise ValueError(f"{label} is refused: {error}; got {text!r}") from None
 
 
 def _taps(label: str, value: object) -> Taps:
+    numbers = _listed(_signed)(label, value)
     try:
-        return as_taps(_listed(_signed)(label, value))
+        return as_taps(numbers)
     except ValueError as error:
         raise ValueError(f"{label} is refused: {error}") from None
+
+
+def _form(label: str, value: object) -> str:
+    if value != "weights":
+        raise ValueError(f"{label} must be 'weights'; got {value!r}")
+    return "weights"
 
 
 def _listed(each: Check) -> Check:
@@ -127,7 +135,7 @@ CHECKS: dict[str, Check] = {
     "first_lrs": _listed(_or_none(_natural)),
     "scales": _listed(_natural),
     "sigmas": _listed(_listed(_natural)),
-    "form": lambda label, value: one_of(label, value, ["weights"]),
+    "form": _form,
     "namespace": _text,
     "relative": _flag,
     "paused": _flag,
