@@ -240,6 +240,7 @@ def test_a_noise_that_is_off_on_purpose_is_not_inert():
     assert readings[-1].regulariser.mean == 0
 
 
+@pytest.mark.filterwarnings("ignore:sigma is .* the noise drowns:UserWarning")
 @pytest.mark.parametrize("quantity", ["regulariser", "sharpness"])
 def test_an_explosive_noise_is_told_of(quantity):
     params, loss, optimizer, noise = bowl(sigma=2.0)

@@ -109,7 +109,7 @@ def _begin(noise: Noise, records: list[Record]) -> None:
     if records:
         noise.adopt(records)
     else:
-        noise.measure()
+        noise.roll.measure()
     sigmas, error = [], None
     try:
         sigmas = noise.sigmas()

@@ -32,7 +32,7 @@ from antipgd.torch.members import Exclude, Member, rms
 from antipgd.torch.membership import Membership
 from antipgd.torch.parts import agree, is_sharded
 from antipgd.torch.recalibration import recalibrated
-from antipgd.torch.record import BY_PARAMETER, Record
+from antipgd.torch.record import Record, facts_of
 from antipgd.torch.sigma import next_sigma
 from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
 
@@ -72,9 +72,10 @@ class Noise:
         self.paused = False
         self._sigma, self._schedule, self._model = sigma, schedule, model
         self._inside_clean = False
-        self._roll = Membership(optimizer, model, exclude, law, taps, namespace, relative)
-        self._roll.set_keys(seed)
-        self._sigmas: list[float] = []  # of the next draws of those that take or carry noise
+        self.roll = Membership(optimizer, model, exclude, law, taps, namespace, relative)
+        self.roll.set_keys(seed)
+        self._adder = self.roll.adder()  # of the step under way, with its σ
+        self._sigmas: list[float] = []
         self._pending: list[Record] = []
         self._removers: list[Callable[[], None]] = []
 
@@ -89,12 +90,12 @@ class Noise:
     @property
     def members(self) -> list[Member]:
         """The parameters that take noise, or would if they were not frozen."""
-        return self._roll.members
+        return self.roll.members
 
     @property
     def left_out(self) -> list[str]:
         """The names of the parameters that are excluded."""
-        return self._roll.left_out
+        return self.roll.left_out
 
     # Setting up
 
@@ -105,13 +106,13 @@ class Noise:
         self.clock = math.nan if first.clock is None else first.clock
         self.paused = first.paused
         matching.take_over(records, self.members)
-        self._roll.set_keys(self.seed)
+        self.roll.set_keys(self.seed)
 
     def checked(self, groups: Sequence[Mapping[str, Any]]) -> list[Record]:
         """The records in `groups`, refused where they are not about this noise."""
         records = saved.read_groups(groups)
         if records:
-            members = self._roll.planned(self.optimizer)
+            members = self.roll.planned(self.optimizer)
             expected = matching.expected_of(self.law, self.taps, self.namespace, self.relative)
             matching.check_records(records, members, groups, expected, self._schedule == "lr")
         return records
@@ -119,11 +120,7 @@ class Noise:
     def draw_from(self, seed: int) -> None:
         """Take this seed instead."""
         self.seed = seed
-        self._roll.set_keys(seed)
-
-    def measure(self) -> None:
-        """Measure the tensors for relative σ. Every rank must take part."""
-        self._roll.measure()
+        self.roll.set_keys(seed)
 
     def sigmas(self) -> list[float]:
         """σ of each member's next draw."""
@@ -142,6 +139,7 @@ class Noise:
         self._removers = [hook.remove for hook in hooks]
         self.attached = True
         self._mark()
+        self._plan()
         _live.add(self)
 
     def _mark(self) -> None:
@@ -174,16 +172,14 @@ class Noise:
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         if not self._inside_clean:
-            self._roll.refresh(optimizer, self.seed, self.step_count)
+            self.roll.refresh(optimizer, self.seed, self.step_count)
         self._mark()
         for group, record in zip(state_dict["param_groups"], self.records(), strict=True):
             group[saved.KEY] = record.text()
 
     def facts(self, records: Sequence[Record]) -> dict[str, Any]:
         """What all ranks must have alike, with the records that are about to be taken over."""
-        told = records or self.records()
-        by_parameter = {name: [getattr(r, name) for r in told] for name in BY_PARAMETER}
-        return {"noise in the checkpoint": bool(records)} | told[0].common | by_parameter
+        return {"noise in the checkpoint": bool(records)} | facts_of(records or self.records())
 
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         """Refuse, on all ranks if on one, before torch overwrites anything."""
@@ -195,7 +191,7 @@ class Noise:
         except Exception as refusal:
             error = refusal
         agree(error, {} if error else self.facts(found))
-        self._roll.refresh(optimizer, self.seed, self.step_count)
+        self.roll.refresh(optimizer, self.seed, self.step_count)
         self._pending = found
 
     def _load(self, optimizer: Optimizer) -> None:
@@ -214,24 +210,27 @@ class Noise:
             member, self.optimizer, self._sigma, self._schedule, self.step_count + 1, self.taps
         )
 
+    def _plan(self) -> None:
+        self._adder = self.roll.adder()
+        self._sigmas = [self._sigma_of(member) for member in self._adder.members]
+
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Find all that could go wrong before the optimizer moves the weights."""
         if self.paused or rests(optimizer):
             return
         self._refuse_inside_clean("optimizer.step()")
         refuse_capture()
-        self._roll.refresh(optimizer, self.seed, self.step_count)
-        self._sigmas = [self._sigma_of(member) for member in self._roll.adder().members]
+        self.roll.refresh(optimizer, self.seed, self.step_count)
+        self._plan()
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Add ε to every member, with or without a gradient, if the optimizer made a step."""
         if self.paused or rests(optimizer) or is_inner_step(optimizer) or was_skipped(optimizer):
             return
-        adder = self._roll.adder()
-        members = adder.members
+        members = self._adder.members
         sigmas = [[s, *member.sigmas] for s, member in zip(self._sigmas, members, strict=True)]
         coefficients = [injection_coefficients(self.taps, row) for row in sigmas]
-        adder.add(self.step_count + 1, coefficients)
+        self._adder.add(self.step_count + 1, coefficients)
         self.step_count += 1
         for member, row in zip(members, sigmas, strict=True):
             member.sigmas = row[: len(self.taps) - 1]
@@ -286,7 +285,7 @@ class Noise:
         estimated: Any = nullcontext()
         if recalibrate is not None and self._model is not None:
             estimated = recalibrated(self._model, recalibrate)
-        with taken_out(self._roll.adder(), self.taps, self.step_count, self._model):
+        with taken_out(self.roll.adder(), self.taps, self.step_count, self._model):
             self._inside_clean = True
             try:
                 with estimated:
@@ -300,7 +299,7 @@ class Noise:
         if not self.attached:
             return
         if remove:
-            take_out(self._roll.adder(), self.taps, self.step_count, self._model)
+            take_out(self.roll.adder(), self.taps, self.step_count, self._model)
         self.reset()
         for remover in self._removers:
             remover()

@@ -19,6 +19,7 @@ from antipgd.noise import canonical_name, stream_key
 from antipgd.noise.taps import Taps
 from antipgd.torch.parts import full_value
 
+_ALWAYS_FITS = torch.finfo(torch.float16).max
 Predicate = Callable[[str, Tensor], bool]
 Exclude = str | Predicate | Iterable[str | Predicate] | None
 
@@ -63,11 +64,6 @@ class Member:
     def frozen(self) -> bool:
         """Whether it takes no noise now; it may carry some from before."""
         return not self.parameter.requires_grad
-
-    @property
-    def carries(self) -> bool:
-        """Whether there is a draw in its weights."""
-        return any(self.sigmas)
 
 
 def set_keys(members: Iterable[Member], seed: int, namespace: str) -> None:
@@ -145,8 +141,11 @@ def check_parameter(name: str, parameter: Tensor) -> None:
 
 def check_fits_type(sigma: float, taps: Taps, member: Member, label: str) -> None:
     """Refuse a σ that is not finite in the type of the weights it is added to."""
+    most = sum(map(abs, taps)) * sigma
+    if most <= _ALWAYS_FITS:  # at every step of every tensor, so quickly
+        return
     dtype = member.parameter.dtype
-    if dtype.is_floating_point and not sum(map(abs, taps)) * sigma <= torch.finfo(dtype).max:
+    if not most <= torch.finfo(dtype).max:
         raise ValueError(
             f"{label} must be finite in {dtype}, the type of {member.name!r}, also times the taps; "
             f"got {sigma}"

@@ -101,7 +101,8 @@ class Membership:
         self._adder = Adder(self._noisy(), self._law)
 
     def _noisy(self) -> list[Member]:
-        return [m for m in self.members if m.carries or not m.frozen]
+        """Those that take noise, or carry some from before they were frozen."""
+        return [m for m in self.members if m.parameter.requires_grad or any(m.sigmas)]
 
     def adder(self) -> Adder:
         """Adds to the members that take noise or carry some."""

@@ -51,11 +51,6 @@ class Record:
         own = {key: value for key, value in asdict(self).items() if value != defaults[key]}
         return json.dumps({"format": FORMAT, **own}, allow_nan=False)
 
-    @property
-    def common(self) -> dict[str, Any]:
-        """The fields that all param groups have alike."""
-        return {key: getattr(self, key) for key in COMMON}
-
 
 BY_PARAMETER = ("names", "shapes", "first_lrs", "scales", "sigmas")
 COMMON = tuple(field.name for field in fields(Record) if field.name not in BY_PARAMETER)
@@ -209,6 +204,12 @@ def _check_lengths(record: Record, where: str) -> None:
                 f"{where}: sigmas must have {len(record.taps) - 1} numbers for each name, one less "
                 f"than taps; got {list(row)}"
             )
+
+
+def facts_of(records: Sequence[Record]) -> dict[str, Any]:
+    """All that the records of one optimizer say, by field."""
+    common = {name: getattr(records[0], name) for name in COMMON}
+    return common | {name: [getattr(r, name) for r in records] for name in BY_PARAMETER}
 
 
 def check_alike(records: Sequence[Record], where: Sequence[str]) -> None:
