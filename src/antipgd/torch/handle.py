@@ -183,19 +183,19 @@ class Noise:
 
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         """Refuse, on all ranks if on one, before torch overwrites anything."""
-        self._refuse_inside_clean("load_state_dict")
         found: list[Record] = []
         error = None
         try:
+            self._refuse_inside_clean("load_state_dict")
             found = self.checked(saved.check_loadable(optimizer, state_dict))
         except Exception as refusal:
             error = refusal
         agree(error, {} if error else self.facts(found))
-        self.roll.refresh(optimizer, self.seed, self.step_count)
         self._pending = found
 
     def _load(self, optimizer: Optimizer) -> None:
         """Take over what was checked before loading."""
+        self.roll.refresh(optimizer, self.seed, self.step_count)
         self._mark()
         if self._pending:
             self.adopt(self._pending)

@@ -8,6 +8,7 @@ len(taps) − 1 steps, so that w = z + ξ stays true, and takes new ones when it
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from antipgd.noise.laws import Law
@@ -45,6 +46,7 @@ class Membership:
         self._names: dict[int, str] = {}
         self._listed = _listed(optimizer)
         self._names = self._names_now(optimizer)
+        self._kept = _parameters(optimizer)  # so that no identity is used twice
         check_rules(self._rules, list(self._names.values()))
         self.members = find_members(optimizer, self._names, self._rules, taps)
         self._adder = Adder([], law)
@@ -57,7 +59,7 @@ class Membership:
 
     def _names_now(self, optimizer: Optimizer) -> dict[int, str]:
         """Names by identity; a parameter keeps the one that it had when it was first seen."""
-        listed = [p for group in optimizer.param_groups for p in group["params"]]
+        listed = _parameters(optimizer)
         names = [name for row in group_names(optimizer, self._model) for name in row]
         return {id(p): self._names.get(id(p), name) for p, name in zip(listed, names, strict=True)}
 
@@ -98,6 +100,7 @@ class Membership:
         if telescopes(self._taps) and before:
             take_out(Adder(list(before.values()), self._law), self._taps, step, None)
         self._listed, self._names, self.members = listed, self._names_now(optimizer), members
+        self._kept = _parameters(optimizer)
         self._adder = Adder(self._noisy(), self._law)
 
     def _noisy(self) -> list[Member]:
@@ -112,6 +115,10 @@ class Membership:
                 check_parameter(member.name, member.parameter)
             self._adder = Adder(noisy, self._law)
         return self._adder
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _listed(optimizer: Optimizer) -> list[list[int]]:

@@ -92,6 +92,14 @@ def _shown(value: object) -> str:
     return reprlib.repr(value)
 
 
+def _is_key(entry: object) -> bool:
+    try:
+        hash(entry)
+    except TypeError:
+        return False
+    return True
+
+
 def check_loadable(optimizer: Optimizer, state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The param groups of a state that torch is about to load, refused where torch would.
 
@@ -109,7 +117,7 @@ def check_loadable(optimizer: Optimizer, state: Mapping[str, Any]) -> list[Mappi
                 f"param group {i}: params has {len(group['params'])} entries in the checkpoint, "
                 f"{len(ours['params'])} in this optimizer"
             )
-        if not all(isinstance(entry, int | str) for entry in group["params"]):
+        if not all(_is_key(entry) for entry in group["params"]):
             raise ValueError(
                 f"param group {i}: params must be numbers or names; got {_shown(group['params'])}"
             )
