@@ -234,7 +234,7 @@ def monitor(
     params = list(params) if isinstance(params, Iterator) else params
     named = {id(tensor): tensor.numel() for tensor in named_tensors(params).values()}
     for member in noise.members:
-        if id(member.parameter) not in named:
+        if id(member.parameter) not in named and not member.frozen:
             raise ValueError(f"parameter {member.name!r} takes noise, but is not in params")
     probes = check_whole("max_probes", max_probes, min(MIN_PRODUCTS["auto"], sum(named.values())))
     samples = check_whole("draws", draws, 2) if quantity == "sharpness" else probes

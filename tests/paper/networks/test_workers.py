@@ -66,12 +66,12 @@ def test_shared_epochs_count_as_they_are_trained_and_once(tmp_path):
     assert [count for count in told if count] == [2] * shared + [1] * (2 * rest)
 
 
-def test_workers_give_no_advice_about_sigma(capfd, caplog):
+def test_workers_give_no_advice_about_sigma(capfd):
     drowning = spec(epochs=1, sigma=2.0)
     assert len(list(run_processes([drowning], 1))) == 1
     assert "drowns" not in capfd.readouterr().err
-    train(drowning)
-    assert "the noise drowns its weights" in caplog.text
+    with pytest.warns(UserWarning, match="the noise drowns its weights"):
+        train(drowning)
 
 
 def test_workers_that_die_and_workers_that_are_stopped(tmp_path):

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection, wait
@@ -46,6 +47,7 @@ def _serve(jobs: Connection, stop: Event, root: Path | None, device: str) -> Non
     """A worker's life: trainings from the pipe, until there are no more or it is stopped."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops workers, through `stop`
     logging.getLogger("antipgd").setLevel(logging.ERROR)  # σ was tuned: advice would be noise
+    warnings.filterwarnings("ignore", "sigma is .* the noise drowns")
     parent = os.getppid()
 
     def stopped() -> bool:
