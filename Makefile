@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help paper test test-slow lint bench bench-flatness agreement battery clean
+.PHONY: help paper test test-slow lint bench bench-flatness agreement battery house clean
 
 help:
 	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
@@ -19,6 +19,8 @@ help:
 	@echo "                hessian-eigenthings, in an environment of their own (15 minutes)"
 	@echo "make agreement  how NumPy, numba, torch, JAX and Triton agree, in numbers"
 	@echo "make battery    dieharder on the words of the stream (an hour or more)"
+	@echo "make house      how the tree is built: lines, sizes, lists written twice; with"
+	@echo "                BEFORE=REV beside that commit"
 	@echo "make lint       ruff, mypy and import-linter only"
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -81,6 +83,10 @@ battery: $(VENV)/ready
 
 agreement: $(VENV)/ready
 	$(BIN)/python benchmarks/agreement.py
+
+# Reads text only: any Python as new as the code will do.
+house:
+	$(PYTHON) benchmarks/house.py $(if $(BEFORE),--before $(BEFORE))
 
 clean:
 	rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build dist

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy, interpolate
 from antipgd.flatness import hessian_trace
 from antipgd.flatness.measuring import measuring
 from antipgd.flatness.probes import SKETCH
-from antipgd.paper.networks import make_network
+from antipgd.paper.networks.models import make_network
 
 CLASSES = 10
 

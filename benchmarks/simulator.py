@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from numba import njit
 
-from antipgd.noise.inplace import inject_rows
-from antipgd.paper.problems import kernels
-from antipgd.paper.run.blocks import LANES, Block
-from antipgd.paper.run.compiled import CompiledStepper
-from antipgd.paper.run.local import run_local
-from antipgd.paper.spec import make_run
+from antipgd.noise.inplace import Targets
+from antipgd.paper.simulation.blocks import LANES, Block
+from antipgd.paper.simulation.compiled import CompiledStepper
+from antipgd.paper.simulation.local import run_local
+from antipgd.paper.simulation.problems import kernels
+from antipgd.paper.simulation.spec import make_run
 
 PROCESSES, ROUNDS = 3, 9
 STEPS = {"ours": 400, "autograd": 60, "by hand": 150, "batched": 150, "noise": 20, "products": 200}
@@ -265,7 +265,7 @@ def bare_noise(name):
     """Injections of two draws each for all runs, as the library makes them."""
     bench = BENCHES[name]
     w = np.zeros((LANES * bench.seeds, bench.start.numel()))
-    keys = np.repeat(np.arange(bench.seeds, dtype=np.uint64), LANES)
+    rows = Targets(list(w), range(len(w)))
     coefficients = np.tile([bench.sigma, -bench.sigma], (len(w), 1))
     step = 1
 
@@ -273,7 +273,7 @@ def bare_noise(name):
         nonlocal step
         for _ in range(STEPS["noise"]):
             step += 1
-            inject_rows(w, keys, step, coefficients)
+            rows.inject(step, coefficients)
         return STEPS["noise"] * len(w)
 
     return run

@@ -1,28 +1,24 @@
-"""The noise stream written again in torch, JAX and Triton, to see whether all agree.
+"""The noise stream in every library that has it, to see whether all agree.
 
 Each backend is a function (key, step, first_block, blocks, law) → (words, draws) in NumPy, words
-of shape (blocks, 4). torch and JAX share the transforms of `antipgd.noise.transforms`, which are
-written for any array library; the generator itself is new in each. Triton's kernel is written
-out in full, because its language is its own; it runs in the interpreter.
+of shape (blocks, 4). numba, torch and JAX are those of the package. Triton's kernel is written out
+in full in `stream_triton`, because its language is its own; it runs in the interpreter, and is not
+shipped: a law that it lacks is no gap of the package.
 """
 
 import os
 
 import numpy as np
 
-from antipgd.noise import Law, stream, transforms
+from antipgd import noise
+from antipgd.noise import Law, stream
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-LAWS = (
-    "gaussian",
-    "rademacher",
-    "uniform",
-    "laplace",
-    "student-t:2.1",
-    "student-t:5",
-    "student-t:100",
-)
+_DF = {"student-t": (2.1, 5, 100)}
+# Every law of the package, student-t with few, some and many degrees of freedom.
+LAWS = tuple(str(Law(name, df)) for name in noise.LAWS for df in _DF.get(name, (None,)))
+TRITON_LAWS = ("gaussian", "rademacher", "uniform", "laplace", "student-t")  # codes by place
 
 
 def numpy_backend(key, step, first_block, blocks, law):
@@ -49,7 +45,13 @@ def numba_backend(key, step, first_block, blocks, law):
 
 
 def _halves(value):
+    """Low and high word of a 64-bit number, or of an array of them."""
     return value & 0xFFFFFFFF, value >> 32
+
+
+def has(backend: str, law: str) -> bool:
+    """Whether a backend knows a law; all of the package know all."""
+    return backend != "triton" or law.partition(":")[0] in TRITON_LAWS
 
 
 def torch_backend(key, step, first_block, blocks, law):
@@ -63,55 +65,22 @@ def torch_backend(key, step, first_block, blocks, law):
     return torch.stack(words, dim=-1).numpy().view(np.uint32), draws.numpy()
 
 
-def jax_lanes():
-    """XLA may fuse a multiply and an add, hence a few ulp."""
-    import jax.numpy as jnp
-    from jax.lax import bitcast_convert_type
-
-    return transforms.Lanes(
-        to_float=lambda integers: integers.astype(jnp.float32),
-        to_int=lambda floats: floats.astype(jnp.int32),
-        float_bits=lambda floats: bitcast_convert_type(floats, jnp.int32),
-        bits_float=lambda bits: bitcast_convert_type(bits, jnp.float32),
-        sqrt=jnp.sqrt,
-        where=jnp.where,
-    )
-
-
-def _jax_multiply(a, b):
-    """High and low words of a 32×32-bit product, in uint32 alone: JAX has no uint64 by default."""
-    a_low, a_high, b_low, b_high = a & 0xFFFF, a >> 16, b & 0xFFFF, b >> 16
-    middle = a_high * b_low + (a_low * b_low >> 16)
-    rest = a_low * b_high + (middle & 0xFFFF)
-    return a_high * b_high + (middle >> 16) + (rest >> 16), a * b
+def _wide_range(first, count):
+    """`count` consecutive 64-bit numbers as JAX takes them: low and high words."""
+    numbers = np.uint64(first) + np.arange(count, dtype=np.uint64)
+    return tuple(half.astype(np.uint32) for half in _halves(numbers))
 
 
 def jax_backend(key, step, first_block, blocks, law):
     import jax
-    import jax.numpy as jnp
 
-    def run(c0, c1):
-        x0, x1 = c0, c1
-        x2, x3 = (jnp.full_like(c0, part) for part in _halves(step))
-        k0, k1 = (np.uint32(part) for part in _halves(key))
-        m0, m1 = (np.uint32(m) for m in stream.PHILOX_MULTIPLIERS)
-        for _ in range(stream.PHILOX_ROUNDS):
-            high0, low0 = _jax_multiply(m0, x0)
-            high1, low1 = _jax_multiply(m1, x2)
-            x0, x1, x2, x3 = high1 ^ x1 ^ k0, low1, high0 ^ x3 ^ k1, low0
-            k0 = np.uint32((int(k0) + stream.PHILOX_WEYL[0]) & 0xFFFFFFFF)
-            k1 = np.uint32((int(k1) + stream.PHILOX_WEYL[1]) & 0xFFFFFFFF)
-        words = tuple(jax.lax.bitcast_convert_type(x, jnp.int32) for x in (x0, x1, x2, x3))
-        draws = jnp.stack(transforms.unit_draws(words, law, jax_lanes()), axis=-1).reshape(-1)
-        return jnp.stack(words, axis=-1), draws
+    from antipgd.optax import kernel
 
-    block = np.uint64(first_block) + np.arange(blocks, dtype=np.uint64)
-    counters = (
-        (block & np.uint64(0xFFFFFFFF)).astype(np.uint32),
-        (block >> np.uint64(32)).astype(np.uint32),
-    )
-    words, draws = jax.jit(run)(*counters)
-    return np.asarray(words).view(np.uint32), np.asarray(draws)
+    n, place = law.per_block, (kernel.wide(step), kernel.wide(key))
+    words = jax.jit(kernel.philox)(_wide_range(first_block, blocks), *place)
+    make = jax.jit(kernel.unit_draws, static_argnums=3)
+    draws = make(_wide_range(first_block * n, blocks * n), *place, law)
+    return np.stack(words, axis=-1).view(np.uint32), np.asarray(draws)
 
 
 def triton_backend(key, step, first_block, blocks, law):
@@ -122,12 +91,12 @@ def triton_backend(key, step, first_block, blocks, law):
 
     words = torch.empty((blocks, 4), dtype=torch.int32)
     draws = torch.empty(blocks * law.per_block, dtype=torch.float32)
-    constants = inplace.law_arguments(law)[1:]
+    constants = inplace.law_arguments(law)[2:]
     size = 64
     philox_kernel[(-(-blocks // size),)](
         words, draws, *_halves(key), *_halves(step), *_halves(first_block),
-        blocks, *map(float, constants), LAW=law.code, PER_BLOCK=law.per_block, SIZE=size,
-        enable_fp_fusion=False,
+        blocks, *map(float, constants), LAW=TRITON_LAWS.index(law.name), PER_BLOCK=law.per_block,
+        SIZE=size, enable_fp_fusion=False,
     )  # fmt: skip
     return words.numpy().view(np.uint32), draws.numpy()
 

@@ -3,8 +3,8 @@
 w ← w − η∇L(w) + (ξ_{n+1} − ξ_n), eq:def_antiPGD of "Anticorrelated Noise Injection for
 Improved Generalization" (Orvieto et al., ICML 2022).
 
-Importing this package loads NumPy and nothing else; `antipgd.torch` and
-`antipgd.optax` load torch and JAX when first used.
+Importing this package loads NumPy and nothing else; its other rooms load what they need, torch or
+JAX among it, when first used.
 """
 
 import importlib
@@ -13,10 +13,10 @@ from types import ModuleType
 from antipgd import noise
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "noise", "optax", "torch"]
+__all__ = ["__version__", "flatness", "noise", "optax", "paper", "theory", "torch"]
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name in ("optax", "torch"):
+    if name in __all__:
         return importlib.import_module(f"antipgd.{name}")
     raise AttributeError(f"module 'antipgd' has no attribute {name!r}")

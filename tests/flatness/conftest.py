@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, mse_loss
 
-from antipgd.paper.problems import MatrixSensing, QuadraticRegression, WideningValley
+from antipgd.paper.simulation.problems import MatrixSensing, QuadraticRegression, WideningValley
 
 PARTS = (3, 7, 5)  # examples in each batch
 

@@ -149,8 +149,8 @@ def test_messages_of_the_prior(prior, message):
     ("options", "message"),
     [
         ({"s_grid": []}, r"s_grid must hold at least one number, all finite and > 0; got \[\]"),
-        ({"lambda_grid": [0.0]}, r"lambda_grid must hold .* > 0; got \[0.0\]"),
-        ({"delta": 1.0}, "delta must lie between 0 and 1; got 1.0"),
+        ({"lambda_grid": [0.0]}, r"lambda_grid\[0\] must be .* > 0; got 0.0"),
+        ({"delta": 1.0}, "delta must be a finite number > 0 and < 1; got 1.0"),
         ({"draws": 0}, "draws must be a whole number >= 1; got 0"),
     ],
 )

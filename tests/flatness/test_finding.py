@@ -9,7 +9,7 @@ from torch import nn
 
 from antipgd.flatness import FoundSigma, TooFewStepsWarning, find_sigma, finding
 from antipgd.paper.experiments.find_sigma import found_sigma
-from antipgd.paper.spec import make_run
+from antipgd.paper.simulation.spec import make_run
 from antipgd.theory.finder import FRACTION
 
 

@@ -272,6 +272,19 @@ def test_a_noise_that_is_off_on_purpose_is_not_inert():
     assert readings[-1].regulariser.mean == 0
 
 
+def test_a_frozen_tensor_need_not_be_watched():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)).double()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.01)
+    noise = attach(optimizer, 0.05, seed=0)
+    x = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
+    readings = []
+    monitor(noise, lambda: model(x).square().mean() + 1, model, every=1, callback=readings.append)
+    optimizer.step()
+    assert readings[0].sigma == pytest.approx(0.05)
+
+
+@pytest.mark.filterwarnings("ignore:sigma is .* the noise drowns:UserWarning")
 @pytest.mark.parametrize("quantity", ["regulariser", "sharpness"])
 def test_an_explosive_noise_is_told_of(quantity):
     params, loss, optimizer, noise = bowl(sigma=2.0)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antipgd.noise import as_law, kernels, stream_key
+from antipgd.noise import as_law, kernels, laws, stream_key
 from antipgd.noise.injection import combine
-from antipgd.noise.inplace import Targets, inject, inject_rows, law_arguments
+from antipgd.noise.inplace import Targets, inject, law_arguments
 from antipgd.noise.placement import PIECE_ELEMENTS, Shard, pieces_of
 from antipgd.noise.stream import key_draws, key_indices
 from stream_backends import LAWS
@@ -46,6 +46,32 @@ def same_bits(a, b):
     assert a.shape == b.shape
     integer = np.int32 if a.dtype == np.float32 else np.int64
     return (np.ascontiguousarray(a).view(integer) == np.ascontiguousarray(b).view(integer)).all()
+
+
+@pytest.fixture
+def unheard_of(monkeypatch):
+    """A law that is added to `laws` and to nothing else."""
+    monkeypatch.setitem(laws.LAWS, "unheard-of", 4)
+    return as_law("unheard-of")
+
+
+def test_every_law_is_compiled():
+    assert set(kernels.LAWS) == laws.LAWS.keys()
+    assert set(laws.LAWS.values()) <= {2, 4, 128}  # draws per block for which work arrays suffice
+
+
+def test_a_law_that_is_not_compiled_is_refused(unheard_of):
+    w = weights(10)
+    before = w.copy()
+    with pytest.raises(NotImplementedError, match="'unheard-of' is not compiled; accepted: gau"):
+        Targets([w], [KEY]).inject(1, [[1.0]], unheard_of)
+    assert same_bits(w, before)
+
+
+def test_compiled_code_draws_no_law_that_it_lacks():
+    with pytest.raises(NotImplementedError, match="not compiled"):
+        kernels.draw_into(np.zeros(9, np.float32), np.uint64(KEY), 1, 0,
+                          (len(kernels.LAWS), 4, *law_arguments("gaussian")[2:]))  # fmt: skip
 
 
 @settings(max_examples=60)
@@ -208,17 +234,6 @@ def test_pieces_cover_each_element_once():
     assert (addresses[order] == array.ctypes.data + np.array(array.strides) @ at).all()
 
 
-def test_rows_are_parameters_of_their_own():
-    for law, dtype, width in product(ALL_LAWS, (np.float32, np.float64), (1, 100, 5000)):
-        w = weights((5, width), dtype)
-        keys = np.array([stream_key(seed, "w") for seed in range(5)], np.uint64)
-        coefficients = np.outer(np.arange(5), [0.1, -0.05])  # row 0 gets nothing
-        expected = [slow(w[r], int(keys[r]), 3, coefficients[r], law) for r in range(5)]
-        inject_rows(w, keys, 3, coefficients, law)
-        for row in range(5):
-            assert same_bits(w[row], expected[row])
-
-
 def test_what_goes_in_comes_out():
     """Injections with a σ that changes every step, then the carried draw taken out."""
     w = weights(1000, np.float64)
@@ -251,11 +266,11 @@ def test_kernels_can_run_side_by_side():
 
 DIGEST = """
 import hashlib, numpy as np
-from antipgd.noise import as_law, kernels
+from antipgd.noise import LAWS, kernels
 from antipgd.noise.inplace import Targets, law_arguments
 import numba
 total = hashlib.sha256()
-for law in ("gaussian", "rademacher", "uniform", "laplace", "student-t:5"):
+for law in (name.replace("student-t", "student-t:5") for name in LAWS):
     out = np.empty(20_011, np.float32)
     kernels.draw_into(out, np.uint64(77), 9, 13, law_arguments(law))
     total.update(out.tobytes())
@@ -399,10 +414,4 @@ def test_bad_input_changes_nothing():
         Targets([np.lib.stride_tricks.as_strided(w, (4, 4), (8, 4))], [1])
     with pytest.raises(ValueError, match=r"part of shape \(10,\) at \(5,\) does not lie"):
         Targets([w], [1], [Shard((12,), (5,))])
-    with pytest.raises(TypeError, match=r"contiguous rows; got shape \(10,\)"):
-        inject_rows(w, np.zeros(1, np.uint64), 1, np.ones((1, 1)))
-    with pytest.raises(ValueError, match="read-only"):
-        inject_rows(np.broadcast_to(w, (2, 10)), np.zeros(2, np.uint64), 1, np.ones((2, 1)))
-    with pytest.raises(ValueError, match="one key for each of 2 rows"):
-        inject_rows(weights((2, 5)), np.zeros(3, np.uint64), 1, np.ones((2, 1)))
     assert same_bits(w, before)

@@ -7,12 +7,14 @@ import pytest
 from scipy import stats
 
 from antipgd.noise import LAWS, Law, as_law, draws
+from antipgd.noise.laws import PAIRED
 from antipgd.noise.transforms import (
     COS,
     EXPM1,
     LOG,
     NUMPY,
     SIN,
+    TRANSFORMS,
     exponential,
     grown,
     polynomial,
@@ -29,6 +31,12 @@ EXACT = {
     "student-t:10": (stats.t(10, scale=math.sqrt(0.8)), 4.0),
     "student-t:30": (stats.t(30, scale=math.sqrt(28 / 30)), 3 + 6 / 26),
 }
+
+
+def test_every_law_has_a_transform_and_a_distribution_here():
+    assert TRANSFORMS.keys() == LAWS.keys()
+    assert LAWS.keys() >= PAIRED
+    assert {as_law(law).name for law in [*EXACT, "rademacher"]} == LAWS.keys()
 
 
 def sample(law, seed=1):

@@ -130,17 +130,6 @@ def test_a_second_transformation_with_the_same_settings_reuses_the_state():
     assert step._cache_size() == 1
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize("law", ["gaussian", "rademacher", "student-t:5"])
-def test_dtype_is_kept(dtype, law):
-    with jax.enable_x64(True):
-        params = {"w": jnp.zeros(8, dtype)}
-        path, _ = run(add_correlated_noise(SIGMA, law=law), params, 2)
-        assert path[-1]["w"].dtype == dtype
-        want = dtype(SIGMA) * draws(0, "w", 2, 0, 8, law).astype(dtype)
-        assert np.abs(path[-1]["w"] - want).max() < 1e-7
-
-
 def test_float32_and_float64_leaves_side_by_side():
     with jax.enable_x64(True):
         params = {"s": jnp.zeros(4, jnp.float32), "d": jnp.zeros(4, jnp.float64)}

@@ -9,7 +9,7 @@ import pytest
 from antipgd.cli import main
 from antipgd.paper.claims import FAILS, HOLDS, UNDECIDED
 from antipgd.paper.coverage import paper_claims, paper_figures
-from antipgd.paper.experiments import EXPERIMENTS, NETWORKS, about, choose, load, title_of
+from antipgd.paper.experiments import EXPERIMENTS, about, choose, is_scaled, load, title_of
 
 SMALL = ["--only", "anticorrelation,label_noise", "--seeds", "2"]
 
@@ -39,7 +39,7 @@ def test_every_experiment_decides_a_claim_of_the_paper():
     assert decided == set(EXPERIMENTS)
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in NETWORKS])
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if not is_scaled(name)])
 def test_an_experiment_is_a_plan_with_a_claim(name):
     module = load(name)
     runs = module.runs(2)
@@ -127,14 +127,14 @@ def test_whatever_is_deleted_is_restored_exactly(out, monkeypatch):
 
 
 def test_nothing_is_made_again(out, monkeypatch):
-    import antipgd.paper.pipeline as pipeline
-    import antipgd.paper.reproduce as reproduce
+    from antipgd.paper import verdicts
+    from antipgd.paper.simulation import sweep
 
     def refuse(*arguments, **keywords):
         raise AssertionError("made again")
 
-    monkeypatch.setattr(pipeline, "run_local", refuse)
-    monkeypatch.setattr(reproduce, "rendered", refuse)
+    monkeypatch.setattr(sweep, "run_local", refuse)
+    monkeypatch.setattr(verdicts, "rendered", refuse)
     assert main(["paper", *SMALL, "--out", str(out)]) == 0
 
 

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from antipgd.cli import main
-from antipgd.paper.experiments import NETWORKS, SHOWN_SCALE, arms, load, network_runs, runs_of
+from antipgd.paper.experiments import SHOWN_SCALE, load, runs_of, scaled_experiments
 from antipgd.paper.experiments.recover import jumps
-from antipgd.paper.experiments.scales import (
+from antipgd.paper.networks import arms, checkpoint
+from antipgd.paper.networks.cost import image_passes
+from antipgd.paper.networks.scales import (
     ARMS,
     SCALES,
     TUNED,
@@ -19,13 +21,13 @@ from antipgd.paper.experiments.scales import (
     UNTUNED,
     scale_named,
 )
+from antipgd.paper.networks.shipped import lines, shipped, summary
+from antipgd.paper.networks.spec import MEASURES, make_training
+from antipgd.paper.networks.tuning import scale_to_use, tuning_table, winners
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
-from antipgd.paper.run import checkpoint
-from antipgd.paper.shipped import drawn, lines, shipped, summary
 from antipgd.paper.store import Store
-from antipgd.paper.training import MEASURES, make_training
-from antipgd.paper.tuning import image_passes, scale_to_use, tuning_table, winners
+from antipgd.paper.verdicts import drawn, network_runs
 
 
 def row(epoch, place, **values):
@@ -329,7 +331,7 @@ def test_of_medium_ship_trainings_of_every_arm_of_the_scale():
     assert found.records.keys() <= wanted.keys()
     arms = {(run.method, run.batch, run.noise_start) for run in wanted.values()}
     assert {(r.run.method, r.run.batch, r.run.noise_start) for r in found.records.values()} == arms
-    assert list(drawn(found.records.values(), scale)) == list(NETWORKS)
+    assert list(drawn(found.records.values(), scale)) == list(scaled_experiments())
 
 
 def test_the_summary_has_a_row_for_each_arm():
@@ -350,7 +352,7 @@ def test_figures_of_what_is_there_need_one_seed_of_every_arm():
     first = [r for r in found.records.values() if r.run.seed == 1 and not r.run.validation]
     scale = scale_named(SHOWN_SCALE)
     figures = drawn(first, scale)
-    assert list(figures) == list(NETWORKS)
+    assert list(figures) == list(scaled_experiments())
     titles = [axes.get_title() for axes in figures["cifar"].axes]
     assert len([title for title in titles if title]) == 6  # no panel for tuning
     without_gd = [r for r in first if r.run.method != "gd"]
@@ -363,12 +365,12 @@ def test_everything_runs_at_the_smallest_scale_and_is_not_run_again(tmp_path, ca
     said = capsys.readouterr().out
     assert "accuracy on held-out images; best: pgd" in said
     assert said.count("is at the end of the grid") == 3  # which has but two values
-    command = ["paper", "--only", ",".join(NETWORKS), "--scale", "smoke", "--out", out]
+    command = ["paper", "--only", ",".join(scaled_experiments()), "--scale", "smoke", "--out", out]
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "scale smoke (digits, a tiny network" in said
     claims = json.loads((Path(out) / "claims.json").read_text())
-    assert {claim["id"].split(".")[0] for claim in claims} == set(NETWORKS)
+    assert {claim["id"].split(".")[0] for claim in claims} == set(scaled_experiments())
     assert main([*command, "--dry-run"]) == 0
     assert "0 runs to do" in capsys.readouterr().out
     page = (Path(out) / "report.html").read_text()
@@ -377,7 +379,7 @@ def test_everything_runs_at_the_smallest_scale_and_is_not_run_again(tmp_path, ca
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in shown[1:6]] == ["gd", "sgd", "pgd", "anti", "antisgd"]
     assert shown[-4] == "24 of 24 trainings, 6 of them to tune σ"
-    for name in NETWORKS:  # the same as on the page
+    for name in scaled_experiments():  # the same as on the page
         drawn_again = (tmp_path / "drawn" / f"{name}.png").read_bytes()
         assert drawn_again == (Path(out) / "figures" / f"{name}.png").read_bytes()
 
@@ -395,7 +397,7 @@ def test_a_disk_that_is_full_is_no_traceback(tmp_path, capsys, monkeypatch):
     def full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write_whole", full)
+    monkeypatch.setattr(checkpoint, "write_atomically", full)
     words = f"train --data digits --method gd --batch 50 --epochs 1 --out {tmp_path}"
     assert main(words.split()) == 1
     assert "antipgd: [Errno 28] No space left on device" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 from antipgd.paper.experiments import find_sigma, pac_bayes_digits
 from antipgd.paper.figures import rendered
 from antipgd.paper.results import Results
-from antipgd.paper.run.local import run_local
+from antipgd.paper.simulation.local import run_local
 
 
 def test_the_finder_needs_no_torch():

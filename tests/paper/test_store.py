@@ -12,12 +12,14 @@ import sys
 
 import pytest
 
-from antipgd.paper import store as store_module
+from antipgd.paper.files import FilesError, write_atomically
 from antipgd.paper.pipeline import complete
 from antipgd.paper.record import Failure, record_from
-from antipgd.paper.run.local import run_local
-from antipgd.paper.spec import make_run
-from antipgd.paper.store import NewerStoreError, Store, StoreError, write_atomically
+from antipgd.paper.simulation import spec as spec_module
+from antipgd.paper.simulation.local import run_local
+from antipgd.paper.simulation.spec import Run, make_run
+from antipgd.paper.simulation.sweep import on_threads
+from antipgd.paper.store import NewerStoreError, Store
 
 
 def run(seed=0, **changes):
@@ -51,7 +53,7 @@ def test_a_record_comes_back_bit_for_bit(store, record):
     assert store.get(run()) == record
     assert store.get(run()).to_json() == record.to_json()
     assert store.state(run()) == "done"
-    assert record_from(json.loads(record.to_json())) == record
+    assert record_from(json.loads(record.to_json()), Run.from_plain) == record
 
 
 def test_provenance_lies_beside_the_record(store, record):
@@ -80,7 +82,7 @@ def test_a_file_that_is_no_record_is_named_moved_aside_and_computed_again(
     path = file_of(store, run())
     damaged = damage(path.read_bytes())
     path.write_bytes(damaged)
-    outcome = complete([run()], store)
+    outcome = complete([run()], store, on_threads(1))
     assert outcome.records[run().name] == record
     assert store.get(run()) == record
     assert len(said) == 1
@@ -109,7 +111,7 @@ def test_a_forged_header_or_a_folder_is_moved_aside_too(store, record, said):
 def test_a_run_whose_problem_is_gone_is_not_touched(store, record, said):
     store.put(record)
     gone = dataclasses.replace(run(), problem="gone:Problem")
-    with pytest.raises(StoreError, match="cannot find problem 'gone:Problem'"):
+    with pytest.raises(FilesError, match="cannot find problem 'gone:Problem'"):
         store.state(gone)
     assert not said
 
@@ -125,12 +127,12 @@ def test_a_record_under_another_name_is_moved_aside(store, record, said):
 
 def test_records_of_other_code_are_stale_and_computed_again(store, record, monkeypatch):
     store.put(record)
-    monkeypatch.setattr(store_module, "RESULTS_VERSION", 2)
+    monkeypatch.setattr(spec_module, "RESULTS_VERSION", 2)
     assert store.state(run()) == "stale"
     assert store.get(run()) is None
-    complete([run()], store)
+    complete([run()], store, on_threads(1))
     assert store.state(run()) == "done"
-    monkeypatch.setattr(store_module, "RESULTS_VERSION", 1)
+    monkeypatch.setattr(spec_module, "RESULTS_VERSION", 1)
     with pytest.raises(NewerStoreError, match=r"newer than .*use a newer version"):
         store.get(run())
 
@@ -145,10 +147,10 @@ def test_failures_are_kept_apart_and_retried_on_request(store, record):
     store.put_failure(Failure(run(), "ValueError: no", "Traceback"))
     assert store.state(run()) == "failed"
     assert store.failure(run()).reason == "ValueError: no"
-    outcome = complete([run()], store)
+    outcome = complete([run()], store, on_threads(1))
     assert not outcome.records
     assert outcome.failures[run().name].reason == "ValueError: no"
-    outcome = complete([run()], store, retry=True)
+    outcome = complete([run()], store, on_threads(1), retry=True)
     assert outcome.records[run().name] == record
     assert store.failure(run()) is None
     assert store.state(run()) == "done"
@@ -156,16 +158,16 @@ def test_failures_are_kept_apart_and_retried_on_request(store, record):
 
 def test_finished_runs_are_skipped(store, monkeypatch):
     runs = [run(seed) for seed in range(4)]
-    complete(runs[:2], store)
+    complete(runs[:2], store, on_threads(1))
     asked = []
-    real = store_module.Store.put
+    real = Store.put
 
     def put(self, record):
         asked.append(record.run.seed)
         real(self, record)
 
-    monkeypatch.setattr(store_module.Store, "put", put)
-    outcome = complete(runs, store)
+    monkeypatch.setattr(Store, "put", put)
+    outcome = complete(runs, store, on_threads(1))
     assert sorted(asked) == [2, 3]
     assert [r.run.seed for r in outcome.in_order(runs)] == [0, 1, 2, 3]
 
@@ -177,8 +179,8 @@ def test_no_space_is_said_and_leaves_the_store_readable(store, record, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match="No space left on device; make room and run the same"):
-        complete([run(), run(seed=1)], store)
+    with pytest.raises(FilesError, match="No space left on device; make room and run the same"):
+        complete([run(), run(seed=1)], store, on_threads(1))
     monkeypatch.undo()
     assert store.get(run()) == record
     assert not list(store.root.rglob(".writing-*"))
@@ -190,16 +192,20 @@ def test_a_limit_on_file_sizes_is_said(tmp_path):
     code = f"""
 import resource
 from pathlib import Path
-from antipgd.paper.store import Store, StoreError
-from antipgd.paper.run.local import run_local
-from antipgd.paper.spec import make_run
+from antipgd.paper.files import FilesError
+from antipgd.paper.store import Store
+from antipgd.paper.simulation.local import run_local
+from antipgd.paper.pipeline import complete
+from antipgd.paper.simulation import spec as spec_module
+from antipgd.paper.simulation.spec import Run, make_run
+from antipgd.paper.simulation.sweep import on_threads
 run = make_run("widening_valley", {{"d": 500}}, "anti", lr=.1, sigma=.1, steps=2, seed=0)
 record = next(run_local([run], 1))
 store = Store(Path({str(tmp_path)!r}) / "store")
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     store.put(record)
-except StoreError as error:
+except FilesError as error:
     print(error)
 print(store.get(run))
 """
@@ -215,9 +221,9 @@ print(store.get(run))
 
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(StoreError, match="must be a folder, but a file is in the way"):
+    with pytest.raises(FilesError, match="must be a folder, but a file is in the way"):
         Store(tmp_path / "file")
-    with pytest.raises(StoreError, match="must be a folder"):
+    with pytest.raises(FilesError, match="must be a folder"):
         Store(tmp_path / "file" / "store")
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -168,12 +168,12 @@ def bounded(loss=0.5, s=(1.0,), lam=(1.0,), n=10, delta=0.1):
 
 
 REFUSED = [
-    (lambda: bounded(lam=(1.0, 0.0)), r"lambda_grid must hold .* > 0; got \(1.0, 0.0\)"),
+    (lambda: bounded(lam=(1.0, 0.0)), r"lambda_grid\[1\] must be .* > 0; got 0.0"),
     (lambda: bounded(lam=()), "lambda_grid must hold at least one"),
     (lambda: bounded(s=()), "s_grid must hold at least one"),
-    (lambda: bounded(s=(-1.0,)), "s_grid must hold"),
-    (lambda: bounded(delta=0.0), "delta must lie between 0 and 1; got 0.0"),
-    (lambda: bounded(delta=1.0), "delta must lie between 0 and 1; got 1.0"),
+    (lambda: bounded(s=(-1.0,)), r"s_grid\[0\] must be a finite number > 0; got -1.0"),
+    (lambda: bounded(delta=0.0), "delta must be a finite number > 0 and < 1; got 0.0"),
+    (lambda: bounded(delta=1.0), "delta must be a finite number > 0 and < 1; got 1.0"),
     (lambda: bounded(loss=1.5), r"clipped to \[0, 1\]; got 1 from 1.5 to 1.5"),
     (lambda: bounded(loss=[0.5, -0.1]), r"clipped to \[0, 1\]; got 2 from -0.1"),
     (lambda: bounded(loss=math.nan), r"clipped to \[0, 1\]"),

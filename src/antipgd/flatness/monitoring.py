@@ -210,7 +210,7 @@ def _check_noise(noise: Noise, params: Parameters) -> None:
         raise ValueError(f"taps {noise.taps} do not sum to zero: there is no z to measure at")
     named = {id(tensor) for tensor in named_tensors(params).values()}
     for member in noise.members:
-        if id(member.parameter) not in named:
+        if id(member.parameter) not in named and not member.frozen:
             raise ValueError(f"parameter {member.name!r} takes noise, but is not in params")
 
 

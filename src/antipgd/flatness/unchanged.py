@@ -15,7 +15,7 @@ from torch import Tensor, nn
 def _digest(tensor: Tensor) -> bytes:
     values = tensor.detach().reshape(-1).contiguous().cpu()
     found = hashlib.blake2b(f"{tensor.dtype} {tensor.device} {tuple(tensor.shape)}".encode())
-    found.update(values.view(torch.uint8).numpy())
+    found.update(values.view(torch.uint8).numpy().data)
     return found.digest()
 
 

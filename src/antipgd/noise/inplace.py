@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from antipgd.noise import kernels
 from antipgd.noise.laws import Law, as_law
-from antipgd.noise.placement import Shard, check_array, pieces_of
+from antipgd.noise.placement import Shard, pieces_of
 from antipgd.noise.stream import check_slice, stream_key
 from antipgd.noise.transforms import student_constants
 
@@ -31,11 +31,15 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return _pools[threads]
 
 
-def law_arguments(law: Law | str) -> tuple[int, *tuple[np.float32, ...]]:
-    """A law as the kernels take it: its code, and the four constants of student-t."""
+def law_arguments(law: Law | str) -> tuple[int, int, *tuple[np.float32, ...]]:
+    """A law as the kernels take it: its code, its draws per block, the constants of student-t."""
     law = as_law(law)
+    if law.name not in kernels.LAWS:
+        raise NotImplementedError(
+            f"law {law.name!r} is not compiled; accepted: {', '.join(kernels.LAWS)}"
+        )
     constants = (0.0,) * 4 if law.df is None else astuple(student_constants(law.df))
-    return law.code, *map(np.float32, constants)
+    return kernels.LAWS.index(law.name), law.per_block, *map(np.float32, constants)
 
 
 def _check_coefficients(coefficients: object, rows: int, dtype: np.dtype) -> NDArray[np.float64]:
@@ -141,28 +145,3 @@ def inject(
     """
     keys = [stream_key(seed, name) for name in names]
     Targets(arrays, keys).inject(newest, coefficients, law, threads=threads)
-
-
-def inject_rows(
-    w: NDArray,
-    keys: NDArray[np.uint64],
-    newest: int,
-    coefficients: NDArray[np.float64],
-    law: Law | str = "gaussian",
-) -> None:
-    """Row r of `w` is a parameter of its own, with its own key and coefficients.
-
-    Rows may share a key: runs that are compared see the same draws.
-    """
-    newest, _, _ = check_slice(newest, 0, 0)
-    check_array(w)
-    if w.ndim != 2 or (w.shape[1] > 1 and w.strides[1] != w.itemsize):
-        raise TypeError(
-            f"rows must be a 2-d array with contiguous rows; got shape {w.shape} with strides "
-            f"{w.strides} bytes"
-        )
-    keys = _check_keys(keys)
-    if len(keys) != len(w):
-        raise ValueError(f"one key for each of {len(w)} rows; got {len(keys)}")
-    table = _check_coefficients(coefficients, len(w), w.dtype)
-    kernels.inject_rows(w, keys, newest, table, law_arguments(law))

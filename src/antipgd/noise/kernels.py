@@ -2,9 +2,8 @@
 
 Same words and same bits as `stream` and `injection`, proven in the tests. The work arrays stay in
 the second-level cache, whatever the size of the weights. Kernels are serial and release the GIL;
-`inplace` splits the work over threads. All compiled code is in this one file because numba's
-on-disk cache does not notice changes in other files. Compiled code checks no bounds: see
-`workspace` for what fits into which array.
+`inplace` splits the work over threads. Compiled code checks no bounds: see `workspace` for what
+fits into which array.
 
 Needs numba (the `cpu` extra). Importing this module compiles nothing.
 """
@@ -18,10 +17,16 @@ try:
 except ImportError as error:
     raise ImportError("the CPU kernels need numba: pip install 'antipgd[cpu]'") from error
 
+from antipgd.compiling import jit_with
+from antipgd.noise import stream
 from antipgd.noise import transforms as t
 from antipgd.noise.stream import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL
 
-GAUSSIAN, RADEMACHER, UNIFORM, LAPLACE, STUDENT_T = range(5)  # the order of laws.LAWS
+jit = jit_with(stream, t)
+
+# A law's code is its place here; `inplace.law_arguments` refuses what is not here.
+LAWS = ("gaussian", "rademacher", "uniform", "laplace", "student-t")
+GAUSSIAN, RADEMACHER, UNIFORM, LAPLACE, STUDENT_T = range(len(LAWS))
 
 CHUNK = 4096  # draws made at a time
 # Columns of a piece (see `placement`).
@@ -262,7 +267,7 @@ def _student_t(a, b, power, log_high, log_low, scale):
     return _signed(np.float32(np.sqrt(_grown(a, power, log_high, log_low) * scale)), b) * first
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _philox(key, step, first_block, n, words):
     """Words 0 … 3 of n consecutive blocks, each kind in its quarter of `words`.
 
@@ -288,7 +293,7 @@ def _philox(key, step, first_block, n, words):
         words[3 * _BLOCKS + i] = np.int32(x3)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _fill_gaussian(n, words, out):
     not_inlined()
     widest_vectors()
@@ -301,7 +306,7 @@ def _fill_gaussian(n, words, out):
         out[4 * i + 3] = g3
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _fill_uniform(n, words, out):
     not_inlined()
     widest_vectors()
@@ -317,7 +322,7 @@ def _laplace(word):
     return _signed(_exponential(word) * _SQRT_HALF, word)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _fill_laplace(n, words, out):
     not_inlined()
     widest_vectors()
@@ -328,7 +333,7 @@ def _fill_laplace(n, words, out):
         out[4 * i + 3] = _laplace(words[3 * _BLOCKS + i])
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _fill_student_t(n, words, power, log_high, log_low, scale, out):
     not_inlined()
     widest_vectors()
@@ -339,17 +344,19 @@ def _fill_student_t(n, words, power, log_high, log_low, scale, out):
         out[2 * i + 1] = _student_t(c, d, power, log_high, log_low, scale)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _fill(law, n, words, xi):
-    code, power, log_high, log_low, scale = law
+    code, _, power, log_high, log_low, scale = law
     if code == GAUSSIAN:
         _fill_gaussian(n, words, xi)
     elif code == UNIFORM:
         _fill_uniform(n, words, xi)
     elif code == LAPLACE:
         _fill_laplace(n, words, xi)
-    else:
+    elif code == STUDENT_T:
         _fill_student_t(n, words, power, log_high, log_low, scale, xi)
+    else:
+        raise NotImplementedError("a law that is not compiled")
 
 
 @njit(inline="always")
@@ -357,7 +364,7 @@ def _in_lanes(blocks):
     return (blocks + _LANES - 1) // _LANES * _LANES
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _interleave(n, words, signs):
     not_inlined()
     for i in range(n):
@@ -367,7 +374,7 @@ def _interleave(n, words, signs):
         signs[4 * i + 3] = words[3 * _BLOCKS + i]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _make_signs(key, step, first_block, blocks, words, signs):
     """The words of some blocks one after the other; each bit is a sign of the rademacher law."""
     n = _in_lanes(blocks)
@@ -381,14 +388,14 @@ def _sign(word, bit):
     return _bits_float(np.int32(np.int32(shifted & _SIGN) | _ONE_BITS))
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _zero(n, out):
     not_inlined()
     for i in range(n):
         out[i] = 0
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _add_signs(n, signs, c, out):
     """out += ±c. Adding to zeros vectorises where setting does not, and gives the same bits."""
     not_inlined()
@@ -398,7 +405,7 @@ def _add_signs(n, signs, c, out):
             out[32 * i + bit] += c * _sign(signs[i], bit)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _add_sign_pairs(n, newer, older, c_newer, c_older, w):
     """w += (±c_newer) + (±c_older)."""
     not_inlined()
@@ -411,7 +418,7 @@ def _add_sign_pairs(n, newer, older, c_newer, c_older, w):
             w[32 * i + bit] += c_newer * _sign(newer[i], bit) + c_older * _sign(older[i], bit)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _is_sign_pair(newest, coefficients, law):
     """Anti-PGD with the rademacher law: the one case so cheap that an extra pass would show."""
     if law[0] != RADEMACHER or newest < 2 or coefficients.shape[0] != 2:
@@ -419,7 +426,7 @@ def _is_sign_pair(newest, coefficients, law):
     return coefficients[0] != 0 and coefficients[1] != 0
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _inject_sign_pairs(w, blocks, key, newest, coefficients, first_block, words, newer, older):
     """One pass over the `blocks` whole blocks at the beginning of `w`."""
     c_newer, c_older = w.dtype.type(coefficients[0]), w.dtype.type(coefficients[1])
@@ -430,21 +437,21 @@ def _inject_sign_pairs(w, blocks, key, newest, coefficients, first_block, words,
         _add_sign_pairs(4 * n, newer, older, c_newer, c_older, w[128 * i :])
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _add_scaled(n, c, xi, out):
     not_inlined()
     for i in range(n):
         out[i] += c * xi[i]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _set_scaled(n, c, xi, out):
     not_inlined()
     for i in range(n):
         out[i] = c * xi[i]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _injection(key, newest, coefficients, start, count, law, words, newer, older, xi, eps):
     """Σ_j coefficients[j] · ξ_{newest−j} of elements start … start+count−1, count ≤ CHUNK.
 
@@ -453,7 +460,7 @@ def _injection(key, newest, coefficients, start, count, law, words, newer, older
     Work arrays go in whole, with a length, and never in tuples: in compiled code a slice or a
     tuple of arrays counts references, which costs as much as dozens of draws.
     """
-    per_block = 128 if law[0] == RADEMACHER else 2 if law[0] == STUDENT_T else 4
+    per_block = law[1]
     first = start // per_block
     skip = start - first * per_block
     blocks = (skip + count + per_block - 1) // per_block
@@ -482,14 +489,14 @@ def _injection(key, newest, coefficients, start, count, law, words, newer, older
     return skip
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _add(w, eps):
     not_inlined()
     for i in range(w.shape[0]):
         w[i] += eps[i]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _inject_run(w, key, newest, coefficients, start, law, words, newer, older, xi, eps):
     """Add the injection to elements that are consecutive both in memory and in the parameter."""
     pairs = _is_sign_pair(newest, coefficients, law)
@@ -513,7 +520,7 @@ def _inject_run(w, key, newest, coefficients, start, law, words, newer, older, x
             done += wide
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _add_columns(w, column_step, eps, skip, rows, columns, ahead):
     """w[r + c·column_step] += eps[skip + r·columns + c], running along memory.
 
@@ -532,7 +539,7 @@ def _add_columns(w, column_step, eps, skip, rows, columns, ahead):
             w[to + np.uint64(r)] += eps[of + np.uint32(r) * np.uint32(columns)]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _add_strided(w, row_step, column_step, eps, skip, rows, columns):
     """w[r·row_step + c·column_step] += eps[skip + r·columns + c]."""
     not_inlined()
@@ -541,7 +548,7 @@ def _add_strided(w, row_step, column_step, eps, skip, rows, columns):
             w[r * row_step + c * column_step] += eps[skip + r * columns + c]
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _inject_panel(w, piece, key, newest, coefficients, start, law, words, newer, older, xi, eps):
     """Add the injection to rows × columns whose memory does not run along the parameter."""
     rows, columns, row_jump = piece[_ROWS], piece[_COLUMNS], piece[_ROW_JUMP]
@@ -576,7 +583,7 @@ def _inject_panel(w, piece, key, newest, coefficients, start, law, words, newer,
                 _add_strided(here, row_step, column_step, added, skip, high, wide)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _in_strips(piece):
     """Whether a piece is what channels_last makes of 3×3 convolutions, in whole strips."""
     rows, columns = piece[_ROWS], piece[_COLUMNS]
@@ -585,7 +592,7 @@ def _in_strips(piece):
     return columns == _STRIP_COLUMNS and piece[_ROW_STEP] == 1 and dense and whole
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _add_sign_strips(w, first, strips, piece, newer, older, skip, c_newer, c_older):
     """Add to strips first … first + strips − 1 of a piece; their words begin at word `skip`."""
     not_inlined()
@@ -605,7 +612,7 @@ def _add_sign_strips(w, first, strips, piece, newer, older, skip, c_newer, c_old
                         c_newer, c_older, np.int64(to), np.int64(column_bytes))  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _inject_strips(w, piece, key, newest, coefficients, words, newer, older):
     """One pass over a piece that is `_in_strips`, for a sign pair."""
     c_newer, c_older = w.dtype.type(coefficients[0]), w.dtype.type(coefficients[1])
@@ -620,7 +627,7 @@ def _inject_strips(w, piece, key, newest, coefficients, words, newer, older):
         _add_sign_strips(w, i, n, piece, newer, older, skip, c_newer, c_older)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _inject_piece(piece, key, newest, coefficients, law, words, newer, older, xi, eps):
     """Add the injection of one piece: `outer` panels of rows × columns (see `placement`)."""
     outer, rows, columns = piece[_OUTER], piece[_ROWS], piece[_COLUMNS]
@@ -642,7 +649,7 @@ def _inject_piece(piece, key, newest, coefficients, law, words, newer, older, xi
                           law, words, newer, older, xi, eps)  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@jit
 def workspace(like):
     """Work arrays: words, signs (newer, older), xi, and eps like `like`.
 
@@ -656,7 +663,7 @@ def workspace(like):
     return words, newer, older, xi, np.empty(2 * CHUNK + _SLACK, like.dtype)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def _adds_something(newest, coefficients):
     for lag in range(min(newest, coefficients.shape[0])):
         if coefficients[lag] != 0:
@@ -664,7 +671,7 @@ def _adds_something(newest, coefficients):
     return False
 
 
-@njit(nogil=True, cache=True)
+@jit
 def inject_pieces(pieces, owners, keys, newest, coefficients, law, like):
     """Add the injections of all `pieces`; piece i belongs to tensor owners[i]."""
     words, newer, older, xi, eps = workspace(like)
@@ -675,17 +682,7 @@ def inject_pieces(pieces, owners, keys, newest, coefficients, law, like):
                           law, words, newer, older, xi, eps)  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
-def inject_rows(w, keys, newest, coefficients, law):
-    """Add to each row of `w` the injection of its own key and coefficients."""
-    words, newer, older, xi, eps = workspace(w)
-    for row in range(w.shape[0]):
-        if _adds_something(newest, coefficients[row]):
-            _inject_run(w[row], keys[row], newest, coefficients[row], 0,
-                        law, words, newer, older, xi, eps)  # fmt: skip
-
-
-@njit(nogil=True, cache=True)
+@jit
 def draw_into(out, key, step, start, law):
     """Unit draws of elements start … start + len(out) − 1 at a step ≥ 1, into float32 `out`."""
     words, newer, older, xi, eps = workspace(out)
@@ -693,14 +690,14 @@ def draw_into(out, key, step, start, law):
     _inject_run(out, key, step, np.ones(1), start, law, words, newer, older, xi, eps)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def draw_chunk(key, step, start, count, law, words, signs, xi):
     """Unit draws of elements start … start + count − 1 at a step ≥ 1, at the beginning of `xi`.
 
     For loops of compiled code that make work arrays once, by `workspace`. `start` must be a
     multiple of CHUNK and count at most CHUNK; `xi` is filled in whole blocks.
     """
-    per_block = 128 if law[0] == RADEMACHER else 2 if law[0] == STUDENT_T else 4
+    per_block = law[1]
     first, blocks = start // per_block, (count + per_block - 1) // per_block
     if law[0] == RADEMACHER:
         _make_signs(key, step, first, blocks, words, signs)
@@ -712,7 +709,7 @@ def draw_chunk(key, step, start, count, law, words, signs, xi):
         _fill(law, n, words, xi)
 
 
-@njit(nogil=True, cache=True)
+@jit
 def draw_indices(key, step, bound, words, out):
     """As many indices from 0 to bound − 1 as `out` holds: see `stream.key_indices`."""
     most = 4 * (_BLOCKS // _LANES * _LANES)

@@ -7,11 +7,18 @@ A law is a value: a name, and for student-t its degrees of freedom. How words be
 import math
 from dataclasses import dataclass
 
-# Draws that one block of four 32-bit words yields. The order is the law's code in the kernels.
+# Draws that one block of four 32-bit words yields.
 LAWS = {"gaussian": 4, "rademacher": 128, "uniform": 4, "laplace": 4, "student-t": 2}
+# Made of two words at a time, (0, 1) and (2, 3); the others make each draw of one word.
+PAIRED = {"gaussian", "student-t"}
 
 # Nearer to 2 the variance is all in draws that are never made; beyond 10⁶ student-t is gaussian.
 SMALLEST_DF, LARGEST_DF = 2.001, 1e6
+
+
+def accepted_laws() -> str:
+    """The laws as one writes them, for messages and help."""
+    return ", ".join(LAWS).replace("student-t", "student-t:DF")
 
 
 @dataclass(frozen=True)
@@ -26,8 +33,7 @@ class Law:
 
     def __post_init__(self) -> None:
         if self.name not in LAWS:
-            accepted = ", ".join(LAWS).replace("student-t", "student-t:DF")
-            raise ValueError(f"unknown law {self.name!r}; accepted: {accepted}")
+            raise ValueError(f"unknown law {self.name!r}; accepted: {accepted_laws()}")
         if self.name == "student-t":
             try:
                 df = math.nan if self.df is None or isinstance(self.df, str) else float(self.df)
@@ -49,9 +55,9 @@ class Law:
         return LAWS[self.name]
 
     @property
-    def code(self) -> int:
-        """The law's number in the compiled kernels."""
-        return tuple(LAWS).index(self.name)
+    def paired(self) -> bool:
+        """Whether draws are made of two words at a time."""
+        return self.name in PAIRED
 
     def __str__(self) -> str:
         return (

@@ -9,6 +9,7 @@ log and cos differ between libraries in the last bits; these polynomials do not.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,7 @@ class StudentConstants:
     scale: float  # makes the variance exactly 1
 
 
+@lru_cache  # a sum of 10,000 terms, wanted at every step
 def student_constants(df: float) -> StudentConstants:
     """For a continuous u the scale would be df − 2. But u stops at 2⁻³¹, which cuts the tail:
     at df = 2.5 that is 1.3 % of the variance, more below. With a = 2/df the mean of u⁻ᵃ − 1
@@ -192,15 +194,16 @@ def student_t(words: tuple[Any, ...], df: float, lanes: Lanes) -> list[Any]:
     return out
 
 
+TRANSFORMS: dict[str, Callable[..., list[Any]]] = {
+    "gaussian": gaussian,
+    "rademacher": rademacher,
+    "uniform": uniform,
+    "laplace": laplace,
+    "student-t": student_t,
+}
+
+
 def unit_draws(words: tuple[Any, ...], law: Law, lanes: Lanes) -> list[Any]:
     """`law.per_block` arrays: entry e holds draw e of every block."""
-    if law.name == "student-t":
-        assert law.df is not None
-        return student_t(words, law.df, lanes)
-    transform = {
-        "gaussian": gaussian,
-        "rademacher": rademacher,
-        "uniform": uniform,
-        "laplace": laplace,
-    }[law.name]
-    return transform(words, lanes)
+    transform = TRANSFORMS[law.name]
+    return transform(words, lanes) if law.df is None else transform(words, law.df, lanes)

@@ -17,7 +17,7 @@ from antipgd.noise import ANTI, Law, as_law, as_taps, stream_key
 from antipgd.noise.injection import check_sigma
 from antipgd.noise.taps import Taps
 from antipgd.optax.kernel import inject, wide
-from antipgd.optax.leaves import check_type, check_whole, masked_names, named_leaves
+from antipgd.optax.leaves import check_type, check_unsharded, masked_names, named_leaves
 from antipgd.optax.schedules import as_traceable
 
 
@@ -116,7 +116,7 @@ def add_injection(
     for name, leaf in leaves:
         if name in noisy:
             check_type(name, leaf)
-            check_whole(name, leaf)
+            check_unsharded(name, leaf)
             key = wide(stream_key(settings.seed, name))
             leaf = inject(leaf, key, newest, sigmas, taps, settings.law)
         out.append(leaf)

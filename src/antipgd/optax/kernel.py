@@ -91,12 +91,12 @@ def unit_draws(element: Wide, step: Wide, key: Wide, law: Law) -> jax.Array:
     bits = law.per_block.bit_length() - 1
     lane = low & (law.per_block - 1)
     words = philox((low >> bits | high << (32 - bits), high >> bits), step, key)
-    if law.name in ("gaussian", "student-t"):
+    if law.paired:
         second_pair = (lane & (law.per_block // 2)) != 0
         a = jnp.where(second_pair, words[2], words[0])
         b = jnp.where(second_pair, words[3], words[1])
         drawn = transforms.unit_draws((a, b, a, b), law, JAX)
-        if law.name == "student-t":
+        if law.per_block == 2:
             return drawn[0]
         return jnp.where((lane & 1) == 0, drawn[0], drawn[1])
     which = lane >> (bits - 2)

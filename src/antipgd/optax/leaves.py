@@ -64,7 +64,7 @@ def check_type(name: str, leaf: Any) -> None:
     )
 
 
-def check_whole(name: str, leaf: Any) -> None:
+def check_unsharded(name: str, leaf: Any) -> None:
     """Refuse a leaf of which shard_map shows a part only, where JAX says so.
 
     Its elements are numbered from zero on every device then, and all parts would take the same

@@ -1,11 +1,37 @@
 """The paper, executable: its problems, its methods, and many small runs at once.
 
 `sweep` answers a question of your own; `Problem` is what a problem of your own derives from.
-Needs the `paper` extra. Nothing in the library imports this.
+Needs the `paper` extra. Nothing in the library imports this. What is named here is loaded when it
+is first used, so that the rooms below can be had one by one.
 """
 
-from antipgd.paper.problems import PROBLEMS, Problem
-from antipgd.paper.spec import METHODS
-from antipgd.paper.sweep import plan_sweep, summary, sweep
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from antipgd.paper.methods import SIMULATED as METHODS
+    from antipgd.paper.simulation.problems import PROBLEMS, Problem
+    from antipgd.paper.simulation.sweep import plan_sweep, sweep
+    from antipgd.paper.simulation.table import summary
 
 __all__ = ["METHODS", "PROBLEMS", "Problem", "plan_sweep", "summary", "sweep"]
+
+_PLACES = {
+    "METHODS": ("methods", "SIMULATED"),
+    "PROBLEMS": ("simulation.problems", "PROBLEMS"),
+    "Problem": ("simulation.problems", "Problem"),
+    "plan_sweep": ("simulation.sweep", "plan_sweep"),
+    "summary": ("simulation.table", "summary"),
+    "sweep": ("simulation.sweep", "sweep"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'antipgd.paper' has no attribute {name!r}")
+    room, attribute = _PLACES[name]
+    return getattr(importlib.import_module(f"antipgd.paper.{room}"), attribute)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,15 +1,19 @@
 """Slips in the paper: what is printed, what is right, and the check that shows it.
 
 One list, from which the page's section and docs/errata.md are made. A check is a small computation
-that returns its measured figures as text, or None where reading suffices.
+that returns its measured figures as text, or None where reading suffices. Formulas come from
+`antipgd.theory`, as printed and corrected.
 `python -m antipgd.paper.errata` prints docs/errata.md.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import sqrt
 
 import numpy as np
+
+from antipgd.noise import WHITE
+from antipgd.theory import linear, regularisation, valley
 
 ALPHA, D, DIMENSIONS, SIGMA = 0.25, 1.0, 100, 0.03
 BY_READING = "by reading"
@@ -50,30 +54,33 @@ def _linear_term() -> str:
     return f"coefficient {linear:.2f} of −v uᵀE[yx], 200,000 samples; printed 2"
 
 
-def _shrinking(sigma: float) -> float:
-    return (ALPHA**3 * D - 2 * sigma**2) / (ALPHA**3 * D)
+def _limit(sigma: float) -> float:
+    """dσ²/(1−ρ²) at the factor ρ of the proof's best case."""
+    rho = (ALPHA**3 * D - 2 * sigma**2) / (ALPHA**3 * D)
+    return DIMENSIONS * linear.stationary_variance(rho, sigma, WHITE)
 
 
 def _pgd_limit() -> str:
-    exact = DIMENSIONS * SIGMA**2 / (1 - _shrinking(SIGMA) ** 2)
-    top = DIMENSIONS * D**2 * ALPHA**6
-    printed = top / (2 * D * ALPHA**3 - 2 * SIGMA**2)
-    right = top / (4 * D * ALPHA**3 - 4 * SIGMA**2)
-    return f"dσ²/(1−ρ²) = {exact:.4f}; printed form {printed:.4f}, half of it {right:.4f}"
+    printed, right = (
+        valley.proof_limit(DIMENSIONS, D, ALPHA, SIGMA, printed=printed)
+        for printed in (True, False)
+    )
+    return f"dσ²/(1−ρ²) = {_limit(SIGMA):.4f}; printed form {printed:.4f}, half of it {right:.4f}"
 
 
 def _thresholds() -> str:
+    theorem = valley.printed_dimension_threshold(ALPHA, "theorem")
+    proof = valley.printed_dimension_threshold(ALPHA, "proof")
+    corrected = valley.printed_dimension_threshold(ALPHA, "corrected")
     return (
-        f"α = {ALPHA}: 2/α² = {2 / ALPHA**2:.0f}, 2/α⁴ = {2 / ALPHA**4:.0f}, "
-        f"with the right limit 4/α⁴ = {4 / ALPHA**4:.0f}"
+        f"α = {ALPHA}: 2/α² = {theorem:.0f}, 2/α⁴ = {proof:.0f}, "
+        f"with the right limit 4/α⁴ = {corrected:.0f}"
     )
 
 
 def _small_noise_limit() -> str:
-    sigma = 1e-5
-    exact = DIMENSIONS * sigma**2 / (1 - _shrinking(sigma) ** 2)
     return (
-        f"limit {exact:.4f} at σ = 1e-5; dDα³/4 = {DIMENSIONS * D * ALPHA**3 / 4:.4f}, "
+        f"limit {_limit(1e-5):.4f} at σ = 1e-5; dDα³/4 = {DIMENSIONS * D * ALPHA**3 / 4:.4f}, "
         f"printed dDα²/2 = {DIMENSIONS * D * ALPHA**2 / 2:.4f}"
     )
 
@@ -100,10 +107,9 @@ def _true_bound() -> str:
 
 
 def _exponent() -> str:
-    rho = 0.5
-    recursion = 1.0  # E‖w_1‖² without the start is dσ², since w_1 = ρw_0 + ξ_0
-    printed = 1 + (1 - rho) ** 2 * (1 - rho**2) / (1 - rho**2)
-    return f"k = 0, ρ = ½: {recursion:.2f} dσ² exactly, printed {printed:.2f} dσ²"
+    _, exact = linear.second_moment([0.5], 1.0)
+    printed = linear.anti_moment(0, 0.5, 1.0, printed=True)
+    return f"k = 0, ρ = ½: {exact:.2f} dσ² exactly, printed {printed:.2f} dσ²"
 
 
 def _matrix_order() -> str:
@@ -112,19 +118,10 @@ def _matrix_order() -> str:
     w = np.zeros(3)
     for k in range(4):
         w = A[k] @ w + xi[k] - (xi[k - 1] if k else 0)
-    eye = np.eye(3)
-
-    def product(first: int) -> np.ndarray:
-        """A_k ⋯ A_first, the newest on the left."""
-        total = eye
-        for k in range(first, 4):
-            total = A[k] @ total
-        return total
-
-    printed, right = xi[3].copy(), xi[3].copy()
-    for i in range(3):
-        printed += (A[i + 1] - eye) @ product(i + 2) @ xi[i]
-        right += product(i + 2) @ (A[i + 1] - eye) @ xi[i]
+    printed, right = (
+        linear.anti_variation(list(A), np.zeros(3), list(xi), printed=printed)
+        for printed in (True, False)
+    )
     wrong, rounding = np.abs(printed - w).max(), np.abs(right - w).max() < 1e-14
     return (
         f"random 3×3 matrices, k = 3: error {wrong:.2g} as printed, with the factor on the right "
@@ -133,21 +130,22 @@ def _matrix_order() -> str:
 
 
 def _vanishing_product() -> str:
-    left = prod((1 - 1 / (k + 2) ** 2) ** 2 for k in range(100_000))
+    left = (linear.vanishing_rho(100_000) ** 2).prod()
     return f"ρ_k = 1 − 1/(k+2)² < 1 always, yet Πρ_k² → {left:.4f}: the start is never forgotten"
 
 
 def _variance_of_a_quadratic() -> str:
-    eta, sigma, z = 0.1, 0.2, 1.0
-    outcomes = [z - eta * (z + sign * sigma) for sign in (1, -1)]
-    exact = float(np.var(outcomes))
-    printed = eta**2 * z**2 + eta**2 * sigma**2
+    eta, sigma, z = 0.1, 0.2, np.ones(1)
+    exact = regularisation.enumerated_step(lambda w: w, z, eta, sigma).variance[0]
+    at = regularisation.Derivatives(z, np.eye(1), np.zeros((1,) * 3), np.zeros((1,) * 4))
+    printed = regularisation.conditional_variance(at, eta, sigma, kurtosis=1, printed=True)[0]
     return f"L = z²/2, z = 1: variance {exact:.2e} by enumeration, printed {printed:.2e}"
 
 
 def _smaller_variance() -> str:
     eta, sigma, curvature = 0.1, 0.05, 5.0
-    anti = float(np.var([-eta * curvature * sign * sigma for sign in (1, -1)]))
+    step = regularisation.enumerated_step(lambda z: curvature * z, np.zeros(1), eta, sigma)
+    anti = step.variance[0]
     return f"η = 0.1, curvature 5: {anti:.2e} for Anti-PGD, σ² = {sigma**2:.2e} for PGD"
 
 

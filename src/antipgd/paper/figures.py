@@ -6,42 +6,23 @@ Computes nothing that a claim would need.
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Figure  # experiments name it by this room
 from numpy.typing import ArrayLike, NDArray
 
-from antipgd.estimate import Estimate
+from antipgd.paper.methods import METHODS
 from antipgd.paper.results import Results
-from antipgd.paper.table import SETTING
 
-COLOURS = {
-    "gd": "#6b6b6b",
-    "sgd": "#d98c00",
-    "pgd": "#c2402a",
-    "anti": "#1f6fb4",
-    "antisgd": "#17968a",
-    "label": "#7a4fa3",
-    "noise": "#b0568f",
-}
+COLOURS = {name: method.colour for name, method in METHODS.items()}
+NAMES = {name: method.legend for name, method in METHODS.items()}
 THEORY = "#222222"
-NAMES = {
-    "gd": "GD",
-    "sgd": "SGD",
-    "pgd": "PGD",
-    "anti": "Anti-PGD",
-    "antisgd": "Anti-SGD",
-    "label": "label noise",
-    "noise": "noise",
-}
 MEASURES = {
     "train_loss": "training loss",
     "test_loss": "test loss",
@@ -58,7 +39,6 @@ _STYLE = {
     "legend.frameon": False,
     "svg.hashsalt": "antipgd",
 }
-_DASHES = ("-", "--", ":", "-.")
 
 
 @dataclass(frozen=True)
@@ -268,104 +248,3 @@ def method_panels(
         )
         for measure in measures
     ]
-
-
-def _shared_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows at steps that all seeds have: where a run has left, there is no mean any more."""
-    seeds = rows.groupby("step")["seed"].transform("nunique")
-    return rows[seeds == rows["seed"].nunique()]
-
-
-def _geometric(rows: pd.DataFrame, measure: str, ends: tuple[float, float]) -> list[list[float]]:
-    """Steps, geometric means over seeds and their 95 % intervals, cut off between two ends."""
-    columns: list[list[float]] = [[], [], [], []]
-    with np.errstate(all="ignore"):
-        logarithms = np.log(rows[measure].to_numpy(np.float64))
-    for step, values in pd.Series(logarithms, rows["step"]).groupby(level=0):
-        estimate = Estimate.of(values if np.isfinite(values).all() else [np.nan])
-        for column, value in zip(columns[1:], (estimate.mean, *estimate.interval()), strict=True):
-            column.append(float(np.exp(np.clip(value, *np.log(ends)))))
-        columns[0].append(step)
-    return columns
-
-
-def _limits(rows: pd.DataFrame, measure: str) -> tuple[float, float] | None:
-    """What the y axis shows: the settings of which no run diverged, or the beginning if all did."""
-    values = rows[measure].where(np.isfinite(rows[measure]) & (rows[measure] > 0))
-    settings = rows.groupby(list(SETTING), dropna=False)["status"]
-    calm = values[settings.transform(lambda status: (status != "diverged").all())]
-    shown = calm if calm.notna().any() else values
-    if not shown.notna().any():
-        return None
-    low, high = np.log(shown.min()), np.log(shown.max())
-    if shown is values:
-        first = values[rows["step"] == 0].min()
-        high = min(high, np.log(1e6) + (low if np.isnan(first) else np.log(first)))
-    margin = max(0.05 * (high - low), 0.1)
-    bottom, top = np.exp(np.clip([low - margin, high + margin], *np.log([1e-300, 1e300])))
-    return float(bottom), float(top)
-
-
-def _exits(rows: pd.DataFrame, measure: str) -> list[Series]:
-    """A mark for each run that left its interval, pointing to the side on which it did."""
-    last = rows.loc[rows.groupby("seed")["step"].idxmax()]
-    sides = {"left low": "v", "left high": "^"}
-    colour = COLOURS[rows["method"].iloc[0]]
-    return [
-        Series(left["step"], left[measure], colour=colour, dash="", marker=marker)
-        for side, marker in sides.items()
-        if len(left := last[last["status"] == side])
-    ]
-
-
-def _sweep_label(key: tuple, several: set[str]) -> str:
-    """What differs between the lines of a method."""
-    setting = dict(zip(SETTING, key, strict=True))
-    signs = {"lr": "η", "sigma": "σ", "taps": "taps", "law": "law", "batch": "batch"}
-    return " ".join(
-        f"{sign}={setting[name]}"
-        for name, sign in signs.items()
-        if name in several and not pd.isna(setting[name]) and setting[name] not in ("", 0.0)
-    )
-
-
-def _sweep_series(rows: pd.DataFrame, measure: str, limits: tuple[float, float] | None) -> list:
-    """A line for each setting, and where its runs left."""
-    series: list[Series] = []
-    several = {name for name in SETTING if rows.groupby("method")[name].nunique().max() > 1}
-    dashes: dict[str, Iterator[str]] = {method: cycle(_DASHES) for method in NAMES}
-    bottom, top = limits or (1e-300, 1e300)
-    for key, group in rows.groupby(list(SETTING), sort=False, dropna=False):
-        method, ends = group["method"].iloc[0], group.drop_duplicates("seed")
-        lost = (int((ends["status"] == "diverged").sum()), len(ends))
-        label = method_name(method, _sweep_label(key, several), lost)
-        # Beyond the limits by a little, so that a line that leaves the picture is seen to do so.
-        x, y, low, high = _geometric(_shared_steps(group), measure, (bottom / 10, top * 10))
-        edges = (None, None) if lost[0] else (low, high)
-        series.append(Series(x, y, label, COLOURS[method], next(dashes[method]), "", *edges))
-        series += _exits(group, measure)
-    return series
-
-
-def sweep_figure(table: pd.DataFrame, title: str, place: str = "w") -> Figure:
-    """Losses and trace over the steps, one line per setting: geometric means over seeds.
-
-    The axes show the settings of which no run diverged; lines of the others, drawn without their
-    intervals, leave the picture. A line ends at the first exit of one of its runs, and every exit
-    is marked.
-    """
-    rows = table[table["place"] == place]
-    measures = [name for name in MEASURES if rows[name].notna().any()]
-    limits = {name: _limits(rows, name) for name in measures}
-    panels = [
-        Panel(f"{MEASURES[name]} at {place}", _sweep_series(rows, name, limits[name]))
-        for name in measures
-    ]
-    left = rows["status"].str.startswith("left").any()
-    exits = "; ▼ a run left low, ▲ high" if left else ""
-    title = f"{title}: geometric means over seeds, 95 % intervals{exits}"
-    figure = draw(panels, title=title, height=3.2)
-    for axes, name in zip(figure.axes, measures, strict=False):
-        if limits[name] is not None:
-            axes.set_ylim(limits[name])
-    return figure

@@ -1,4 +1,4 @@
-"""Missing → run → store: the only room that knows both how runs are made and where they are kept.
+"""Missing → run → store: knows where records are kept, and no kind of run.
 
 The driver alone writes the store, each record as soon as it is there. Finished runs are skipped,
 so an interrupted command goes on where it stopped; runs that failed are tried again on request.
@@ -6,20 +6,26 @@ so an interrupted command goes on where it stopped; runs that failed are tried a
 
 import os
 import threading
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tqdm import tqdm
 
+from antipgd.paper.files import make_folder, write
 from antipgd.paper.record import Failure, Record, Spec
-from antipgd.paper.run.local import run_local
-from antipgd.paper.run.processes import check_start, forget_checkpoints, run_processes
-from antipgd.paper.run.stepping import Tick
-from antipgd.paper.spec import Run
-from antipgd.paper.store import Store, StoreError, make_folder
-from antipgd.paper.training import Training
+from antipgd.paper.store import Store
+
+Tick = Callable[[int], None]
+Way = Callable[[Sequence, Tick], Generator[Record | Failure]]
+"""Specs in, results out as they finish; it is told of steps done, and a result is stored before
+the next is asked for."""
+
+
+def cpu_count() -> int:
+    """The processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass
@@ -37,40 +43,63 @@ class Outcome:
         else:
             self.failures[result.run.name] = result
 
-    def in_order(self, runs: Sequence[Spec]) -> list[Record]:
-        """The records there are, in the order of `runs`."""
-        return [self.records[run.name] for run in runs if run.name in self.records]
+    def absorb(self, other: "Outcome") -> None:
+        """Take in what is known of other runs."""
+        self.records |= other.records
+        self.failures |= other.failures
+        self.found += other.found
+
+    def in_order(self, specs: Sequence[Spec]) -> list[Record]:
+        """The records there are, in the order of `specs`."""
+        return [self.records[spec.name] for spec in specs if spec.name in self.records]
+
+    def missing(self, specs: Sequence[Spec]) -> list[Spec]:
+        """The specs of which nothing is known, each once."""
+        known = self.records.keys() | self.failures.keys()
+        return [one for one in {s.name: s for s in specs}.values() if one.name not in known]
 
 
 _UNTIMED = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
 
 
 @contextmanager
-def _progress(runs: Sequence[Spec], show: bool | None, unit: str = "run-steps") -> Generator[Tick]:
+def _progress(specs: Sequence[Spec], show: bool | None, unit: str = "steps") -> Generator[Tick]:
     """A bar over steps; by default only on a terminal. The first steps compile, so the time
     that remains is estimated once a hundredth is done."""
     lock = threading.Lock()
-    total = sum(run.steps for run in runs)
+    total = sum(spec.steps for spec in specs)
     quiet = None if show is None else not show
     style = {"unit": f" {unit}", "unit_scale": True, "smoothing": 0.1, "bar_format": _UNTIMED}
     with tqdm(total=total, disable=quiet, leave=False, **style) as bar:
 
-        def tick(run_steps: int) -> None:
+        def tick(steps: int) -> None:
             with lock:
-                if bar.n + run_steps >= total / 100:
+                if bar.n + steps >= total / 100:
                     bar.bar_format = None
-                bar.update(run_steps)
+                bar.update(steps)
 
         yield tick
 
 
-def stored(runs: Sequence[Spec], store: Store, retry: bool = False) -> Outcome:
+def open_store(out: Path, warn: Callable[[str], None] = lambda message: None) -> Store:
+    """The store of an output folder."""
+    make_folder(out)
+    return Store(out / "store", warn)
+
+
+def write_plan(out: Path, specs: Sequence[Spec]) -> None:
+    """Say which runs the folder is about, for `antipgd status`."""
+    lines = [spec.canonical() for spec in specs]
+    write(out / "plan.json", ("[\n" + ",\n".join(lines) + "\n]\n").encode())
+
+
+def stored(specs: Sequence[Spec], store: Store, retry: bool = False) -> Outcome:
     """What the store has of these runs; failures count as missing if they are to be retried."""
     outcome = Outcome()
-    for run in runs:
-        found: Record | Failure | None = store.get(run)
+    for spec in specs:
+        found: Record | Failure | None = store.get(spec)
         if found is None and not retry:
-            found = store.failure(run)
+            found = store.failure(spec)
         if found is not None:
             outcome.add(found)
     outcome.found = len(outcome.records) + len(outcome.failures)
@@ -78,74 +107,22 @@ def stored(runs: Sequence[Spec], store: Store, retry: bool = False) -> Outcome:
 
 
 def complete(
-    runs: Sequence[Spec],
-    store: Store | None = None,
+    specs: Sequence[Spec],
+    store: Store | None,
+    run: Way,
     *,
-    threads: int | None = None,
     retry: bool = False,
     show_progress: bool | None = None,
-    device: str = "cpu",
+    unit: str = "run-steps",
 ) -> Outcome:
-    """Run what the store does not have yet, and store it. Without a store, run everything.
-
-    Small runs go on `threads`, trainings of networks on as many processes, with checkpoints in
-    the folder `checkpoints` beside the store, on `device`.
-    """
-    outcome = Outcome() if store is None else stored(runs, store, retry)
-    known = outcome.records.keys() | outcome.failures.keys()
-    missing = [run for run in {run.name: run for run in runs}.values() if run.name not in known]
-    small, trainings = _kinds(missing)
-    if trainings:
-        check_start(trainings, device)
-    if small:
-        with (
-            _progress(small, show_progress) as tick,
-            closing(run_local(small, threads, tick)) as results,
-        ):
-            for result in results:
+    """Run what the store does not have yet, and store it. Without a store, run everything."""
+    outcome = Outcome() if store is None else stored(specs, store, retry)
+    missing = outcome.missing(specs)
+    if missing:
+        with _progress(missing, show_progress, unit) as tick, closing(run(missing, tick)) as done:
+            for result in done:
                 _keep(result, outcome, store)
-    if trainings:
-        root = None if store is None else store.root.parent / "checkpoints"
-        with (
-            _alone(root),
-            _progress(trainings, show_progress, "epochs") as tick,
-            closing(run_processes(trainings, threads, root, tick, tqdm.write, device)) as results,
-        ):
-            for result in results:
-                _keep(result, outcome, store)
-                if root is not None and isinstance(result, Record):
-                    left = [one for one in trainings if one.name not in outcome.records]
-                    forget_checkpoints(root, result.run, left)
     return outcome
-
-
-@contextmanager
-def _alone(root: Path | None) -> Generator[None]:
-    """Inside, no other command trains with these checkpoints."""
-    if root is None or os.name == "nt":
-        yield
-        return
-    import fcntl
-
-    make_folder(root)
-    with (root / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreError(
-                f"another command is training in {root.parent}; wait for it, or use another --out"
-            ) from None
-        yield
-
-
-def _kinds(specs: Iterable[Spec]) -> tuple[list[Run], list[Training]]:
-    kinds: tuple[list[Run], list[Training]] = [], []
-    for spec in specs:
-        if isinstance(spec, Training):
-            kinds[1].append(spec)
-        else:
-            kinds[0].append(spec)
-    return kinds
 
 
 def _keep(result: Record | Failure, outcome: Outcome, store: Store | None) -> None:

@@ -4,44 +4,34 @@ Everything lies under one folder: store/, figures/, claims.json, report.html. Wh
 to date is not made again; what is missing is.
 """
 
-import hashlib
 import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from antipgd.paper.claims import Claim, worst
 from antipgd.paper.coverage import paper_claims
 from antipgd.paper.errata import SLIPS
-from antipgd.paper.experiments import (
-    NETWORKS,
-    SHOWN_SCALE,
-    about,
-    choose,
-    load,
-    runs_of,
-    title_of,
-)
-from antipgd.paper.experiments.scales import Scale, scale_named
-from antipgd.paper.figures import rendered
-from antipgd.paper.pipeline import Outcome, complete, stored
-from antipgd.paper.record import Record, Spec
+from antipgd.paper.experiments import SHOWN_SCALE, about, choose, is_scaled, runs_of, title_of
+from antipgd.paper.files import FilesError, FilesUsageError, write
+from antipgd.paper.networks.cost import training_seconds
+from antipgd.paper.networks.scales import Scale, scale_named
+from antipgd.paper.networks.shipped import shipped
+from antipgd.paper.networks.spec import Training
+from antipgd.paper.networks.tuning import scale_to_use
+from antipgd.paper.networks.workers import check_start, complete_trainings
+from antipgd.paper.pipeline import Outcome, complete, cpu_count, open_store, stored, write_plan
+from antipgd.paper.record import Spec
 from antipgd.paper.report import Erratum, Item, Row, number, page
-from antipgd.paper.results import Results
-from antipgd.paper.run.local import cpu_count
-from antipgd.paper.run.timing import seconds_needed
-from antipgd.paper.shipped import records_digest, shipped
-from antipgd.paper.spec import RESULTS_VERSION, Run
-from antipgd.paper.store import Store, StoreError, code_digest, make_folder, provenance
-from antipgd.paper.store import write_atomically as _write
-from antipgd.paper.sweep import write_plan
-from antipgd.paper.training import Training
-from antipgd.paper.tuning import scale_to_use, training_seconds
+from antipgd.paper.simulation.cost import seconds_needed
+from antipgd.paper.simulation.spec import Run
+from antipgd.paper.simulation.sweep import on_threads
+from antipgd.paper.store import Store, provenance
+from antipgd.paper.verdicts import Desk
 
-KINDS = ("png", "svg")
 NOT_JUDGED = "not judged"
 
 
@@ -49,18 +39,30 @@ def _say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def _plan(
-    names: Sequence[str] | None, seeds: int | None, scale: Scale | None = None
-) -> dict[str, list[Spec]]:
-    """The runs of each chosen experiment."""
-    if seeds is not None and seeds < 2:
-        raise ValueError(
-            f"seeds must be a whole number >= 2, else nothing has an interval; got {seeds}"
-        )
-    return {
-        name: runs_of(name, seeds if scale or name not in NETWORKS else None, scale)
-        for name in choose(names)
-    }
+class _Plan:
+    """The runs of the chosen experiments: small ones, and trainings of networks, each once."""
+
+    def __init__(self, names: Sequence[str] | None, seeds: int | None, scale: Scale | None) -> None:
+        if seeds is not None and seeds < 2:
+            raise ValueError(
+                f"seeds must be a whole number >= 2, else nothing has an interval; got {seeds}"
+            )
+        self.scale = scale
+        self.runs: dict[str, list[Spec]] = {
+            name: runs_of(name, seeds if scale or not is_scaled(name) else None, scale)
+            for name in choose(names)
+        }
+        self.small: list[Any] = self._each_once(scaled=False)
+        self.trainings: list[Any] = self._each_once(scaled=True)
+
+    def _each_once(self, scaled: bool) -> list[Spec]:
+        lists = [runs for name, runs in self.runs.items() if is_scaled(name) == scaled]
+        return [*{run.name: run for runs in lists for run in runs}.values()]
+
+    @property
+    def wanted(self) -> list[Spec]:
+        """What is run: without a scale, trainings come with the package."""
+        return self.small + (self.trainings if self.scale else [])
 
 
 def show_plan(
@@ -71,22 +73,21 @@ def show_plan(
     scale: str | None = None,
 ) -> int:
     """Print what would be run and how long it would take."""
-    size = None if scale is None else scale_to_use(scale, out)
-    plan = _plan(names, seeds, size)
+    plan = _Plan(names, seeds, None if scale is None else scale_to_use(scale, out))
     store = Store(out / "store", _say) if (out / "store").is_dir() else None
-    everything: dict[str, Spec] = {}
-    for name, runs in plan.items():
-        if name in NETWORKS and size is None:
+    to_do: set[str] = set()
+    for name, runs in plan.runs.items():
+        if is_scaled(name) and plan.scale is None:
             print(f"{name:22} {len(runs):5} runs, shipped; --scale trains them")
             continue
-        new = [r for r in runs if r.name not in everything]
+        new = [r for r in runs if r.name not in to_do]
         missing = [r for r in new if store is None or store.state(r) in ("missing", "stale")]
-        everything |= {run.name: run for run in missing}
+        to_do |= {run.name for run in missing}
         print(f"{name:22} {len(runs):5} runs, {len(missing):5} to do")
     used = threads or cpu_count()
-    small = [run for run in everything.values() if isinstance(run, Run)]
-    trainings = [run for run in everything.values() if isinstance(run, Training)]
-    print(f"{len(everything)} runs to do")
+    small = [run for run in plan.small if run.name in to_do]
+    trainings = [run for run in plan.trainings if run.name in to_do]
+    print(f"{len(to_do)} runs to do")
     if small:
         seconds = seconds_needed(small) / used
         print(f"{len(small)} small ones: about {seconds:.0f} s on {used} threads, and relaxations")
@@ -96,64 +97,28 @@ def show_plan(
     return 0
 
 
-class _Judged(NamedTuple):
-    claims: list[Claim]
-    files: dict[str, bytes]  # the figure, by kind
+def read_plan(out: Path) -> list[Spec]:
+    """The runs that a folder is about, of a sweep or of the paper; only trainings name data."""
+    path = out / "plan.json"
+    try:
+        return [
+            Training.from_plain(values) if "data" in values else Run.from_plain(values)
+            for values in json.loads(path.read_bytes())
+        ]
+    except FileNotFoundError:
+        raise FilesUsageError(f"{out} has no plan.json: no sweep was started there") from None
+    except OSError as error:
+        raise FilesError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise FilesUsageError(f"{path} cannot be understood: {error}") from error
 
 
-class _Desk:
-    """Claims and figures, made again only if they or what they depend on has changed.
-
-    They depend on the runs, on the code and on the records that ship with it alone. Beside the
-    figure lies a stamp with the digest of that, the claims, and the digests of the figure's files.
-    """
-
-    def __init__(self, folder: Path, refresh: bool) -> None:
-        self.folder = folder
-        self.refresh = refresh
-        self._records = records_digest(SHOWN_SCALE)
-        make_folder(folder)
-
-    def judge(self, name: str, runs: Sequence[Spec], outcome: Outcome) -> _Judged:
-        """The claims and the figure of an experiment."""
-        shown = "".join(sorted(run.name for run in runs))
-        parts = f"{code_digest()} {RESULTS_VERSION} {self._records} {shown}"
-        key = hashlib.sha256(parts.encode()).hexdigest()
-        found = None if self.refresh else self._read(name, key)
-        if found is None:
-            results = Results(outcome.in_order(runs))
-            figure = load(name).plot(results)
-            files = {kind: rendered(figure, kind) for kind in KINDS}
-            found = _Judged(load(name).claims(results), files)
-            self._keep(name, key, found)
-        return found
-
-    def _keep(self, name: str, key: str, judged: _Judged) -> None:
-        stamp: dict[str, Any] = {"key": key, "claims": [asdict(claim) for claim in judged.claims]}
-        for kind, content in judged.files.items():
-            _write(self.folder / f"{name}.{kind}", content)
-            stamp[kind] = hashlib.sha256(content).hexdigest()
-        _write(self.folder / f".{name}.json", json.dumps(stamp).encode())
-
-    def _read(self, name: str, key: str) -> _Judged | None:
-        try:
-            stamp = json.loads((self.folder / f".{name}.json").read_bytes())
-            files = {kind: (self.folder / f"{name}.{kind}").read_bytes() for kind in KINDS}
-            same = all(hashlib.sha256(files[kind]).hexdigest() == stamp[kind] for kind in KINDS)
-            if not same or stamp["key"] != key:
-                return None
-            return _Judged([Claim(**values) for values in stamp["claims"]], files)
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-
-def _items(
-    plan: dict[str, list[Spec]], outcome: Outcome, desk: _Desk, size: Scale
-) -> tuple[list[Item], list[str]]:
+def _items(plan: _Plan, outcome: Outcome, desk: Desk) -> tuple[list[Item], list[str]]:
     """Every experiment judged and drawn; those of which runs failed only named."""
     items, notes = [], []
+    size = plan.scale or scale_named(SHOWN_SCALE)
     shown = f" Shown at scale `{size.name}`: {size.about}."
-    for name, runs in plan.items():
+    for name, runs in plan.runs.items():
         absent = [run for run in runs if run.name not in outcome.records]
         if absent:
             failure = outcome.failures.get(absent[0].name)
@@ -163,23 +128,18 @@ def _items(
             notes.append(f"{name}: not judged, {len(absent)} of {len(runs)} runs {why}")
             continue
         claims, files = desk.judge(name, runs, outcome)
-        text = about(name) + (shown if name in NETWORKS else "")
+        text = about(name) + (shown if is_scaled(name) else "")
         items.append(Item(name, title_of(name), text, claims, files["svg"], files["png"]))
     return items, notes
 
 
-def _shipped_records(wanted: Mapping[str, Spec]) -> dict[str, Record]:
-    found = shipped(SHOWN_SCALE)
-    return {} if found is None else {k: r for k, r in found.records.items() if k in wanted}
-
-
-def _network_notes(plan: Mapping[str, object], size: Scale | None) -> list[str]:
+def _network_notes(plan: _Plan) -> list[str]:
     """Where the records of the network experiments come from."""
-    shown = ", ".join(name for name in NETWORKS if name in plan)
+    shown = ", ".join(name for name in plan.runs if is_scaled(name))
     if not shown:
         return []
-    if size is not None:
-        return [f"{shown}: scale {size.name} ({size.about})"]
+    if plan.scale is not None:
+        return [f"{shown}: scale {plan.scale.name} ({plan.scale.about})"]
     found = shipped(SHOWN_SCALE)
     if found is None:
         return []
@@ -203,7 +163,7 @@ def _rows(items: Sequence[Item]) -> list[Row]:
 def _write_claims(path: Path, claims: Sequence[Claim]) -> None:
     fields = ("id", "statement", "reference", "verdict", "value", "low", "high", "n", "tested")
     listed = [{name: asdict(claim)[name] for name in fields} for claim in claims]
-    _write(path, (json.dumps(listed, indent=1, ensure_ascii=False) + "\n").encode())
+    write(path, (json.dumps(listed, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def _print_verdicts(rows: Sequence[Row], claims: Sequence[Claim]) -> None:
@@ -220,6 +180,33 @@ def _print_verdicts(rows: Sequence[Row], claims: Sequence[Claim]) -> None:
     later = [row.id for row in rows if row.verdict == NOT_JUDGED]
     if later:
         print(f"not judged here: {', '.join(later)}")
+
+
+def _shipped(plan: _Plan) -> Outcome:
+    """What ships of the trainings; nothing where they are trained."""
+    found = None if plan.scale else shipped(SHOWN_SCALE)
+    records = {} if found is None else found.records
+    return Outcome({run.name: records[run.name] for run in plan.trainings if run.name in records})
+
+
+def _completed(plan: _Plan, store: Store, threads: int | None, retry: bool, device: str) -> Outcome:
+    """Small runs on threads, then trainings on as many processes; what would make every training
+    fail is said before the first small run."""
+    trainings = plan.trainings if plan.scale else []
+    missing: list[Any] = stored(trainings, store, retry).missing(trainings)
+    if missing:
+        check_start(missing, device)
+    outcome = complete(plan.small, store, on_threads(threads), retry=retry)
+    outcome.absorb(complete_trainings(trainings, store, threads, device, retry=retry))
+    return outcome
+
+
+def _command(names: Mapping[str, object], only: bool, seeds: int | None, scale: str | None) -> str:
+    parts = ["antipgd paper"]
+    parts += [f"--only {','.join(names)}"] if only else []
+    parts += [f"--seeds {seeds}"] if seeds is not None else []
+    parts += [f"--scale {scale}"] if scale is not None else []
+    return " ".join(parts)
 
 
 def reproduce(
@@ -240,42 +227,31 @@ def reproduce(
     that size; without, they are judged from the records that ship with the package.
     """
     began = time.perf_counter()
-    size = None if scale is None else scale_to_use(scale, out)
-    plan = _plan(names, seeds, size)
-    make_folder(out)
-    store = Store(out / "store", _say)
-    unique = {run.name: run for runs in plan.values() for run in runs}
-    ready = _shipped_records(unique) if size is None else {}
-    wanted = [run for run in unique.values() if size or not isinstance(run, Training)]
+    plan = _Plan(names, seeds, None if scale is None else scale_to_use(scale, out))
+    store, wanted = open_store(out, _say), plan.wanted
     try:
         if run:
             write_plan(out, wanted)
-            outcome = complete(wanted, store, threads=threads, retry=retry, device=device)
+            outcome = _completed(plan, store, threads, retry, device)
         else:
             outcome = stored(wanted, store)
     except KeyboardInterrupt:
-        done = sum(store.state(run) == "done" for run in unique.values())
-        _say(f"interrupted: {done} of {len(unique)} runs are stored; the same command goes on")
+        done = sum(store.state(one) == "done" for one in wanted)
+        _say(f"interrupted: {done} of {len(wanted)} runs are stored; the same command goes on")
         return 130
-    outcome.records = ready | outcome.records
-    desk = _Desk(out / "figures", refresh)
-    items, notes = _items(plan, outcome, desk, size or scale_named(SHOWN_SCALE))
-    notes += _network_notes(plan, size)
+    outcome.absorb(_shipped(plan))
+    items, notes = _items(plan, outcome, Desk(out / "figures", refresh))
+    notes += _network_notes(plan)
     if seeds is not None:
         notes.append(f"made with {seeds} seeds instead of the number fixed in each experiment")
-    rows = _rows(items)
     claims = [claim for item in items for claim in item.claims]
-    command = "antipgd paper" + (f" --only {','.join(plan)}" if names else "")
-    command += f" --seeds {seeds}" if seeds is not None else ""
-    command += f" --scale {scale}" if scale is not None else ""
+    rows = _rows(items)
     made = {key: str(value) for key, value in provenance().items() if key != "time"}
     slips = [Erratum(s.where, s.printed, s.right, s.shown_by()) for s in SLIPS] if not names else []
-    html = page(items, rows=rows, notes=notes, provenance=made, command=command, errata=slips)
-    try:
-        _write_claims(out / "claims.json", claims)
-        _write(out / "report.html", html.encode())
-    except OSError as error:
-        raise StoreError(f"cannot write into {out}: {error.strerror}") from error
+    html = page(items, rows=rows, notes=notes, provenance=made, errata=slips,
+                command=_command(plan.runs, bool(names), seeds, scale))  # fmt: skip
+    _write_claims(out / "claims.json", claims)
+    write(out / "report.html", html.encode())
     _print_verdicts(rows, claims)
     for note in notes:
         print(note)

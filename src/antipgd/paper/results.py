@@ -11,6 +11,18 @@ from antipgd.paper.record import Record
 Values = NDArray[np.float64]
 
 
+def log_ratio(ours: Values, theirs: Values) -> Values:
+    """The logarithm of ours/theirs by seed; infinite where one of them diverged, and not a number
+    where both did."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(ours / theirs)
+
+
+def slopes(x: Values, table: Values) -> Values:
+    """Slopes on logarithmic axes, of the rows of a table by seed."""
+    return np.array([np.polyfit(np.log(x), np.log(row), 1)[0] for row in table])
+
+
 class Results:
     """Records by setting. Seeds come in ascending order, so that methods can be paired."""
 

@@ -6,13 +6,9 @@ provenance. A file that is not what it should be is moved aside, named, and comp
 are kept apart.
 """
 
-import errno
 import hashlib
 import json
-import os
 import platform
-import tempfile
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
@@ -21,50 +17,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import antipgd
-from antipgd.paper.problems import problem_class
+from antipgd.paper.files import (
+    FilesError,
+    FilesUsageError,
+    make_folder,
+    move_aside,
+    remove_abandoned,
+    write,
+)
 from antipgd.paper.record import Failure, Record, Spec, failure_from, record_from
-from antipgd.paper.spec import RESULTS_VERSION
-from antipgd.paper.training import Training
 
 FORMAT = 1  # of the files, not of what is in them
-_ABANDONED_SECONDS = 24 * 3600
 
 
-class StoreError(Exception):
-    """The store cannot be used or written; what is in it stays as it was."""
-
-
-class StoreUsageError(StoreError):
-    """The folder named is not one this command can use."""
-
-
-class NewerStoreError(StoreUsageError):
+class NewerStoreError(FilesUsageError):
     """The store was made by a newer version of this package."""
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The whole content under its name, or nothing; flushed to the disk before it is named."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def make_folder(path: Path) -> None:
-    """A folder to write into, or a `StoreError` that says why not."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise StoreUsageError(f"{path} must be a folder, but a file is in the way") from None
-    except OSError as error:
-        raise StoreError(f"cannot make the folder {path}: {error.strerror}") from error
 
 
 @cache
@@ -107,12 +74,10 @@ def provenance() -> dict[str, Any]:
 
 def _versions(run: Spec) -> dict[str, int]:
     """The versions of the code that a run's result depends on."""
-    if isinstance(run, Training):
-        return run.versions
     try:
-        return {"results": RESULTS_VERSION, "problem": problem_class(run.problem).version}
-    except ValueError as error:
-        raise StoreUsageError(str(error)) from error
+        return run.versions
+    except ValueError as error:  # a problem of the user's own that is gone
+        raise FilesUsageError(str(error)) from error
 
 
 class _NotOursError(Exception):
@@ -133,53 +98,35 @@ class Store:
         self._warn = warn
         make_folder(self.root)
         self._check_format()
-        self._sweep_abandoned()
+        remove_abandoned(self.root)
 
     def _check_format(self) -> None:
         path = self.root / "format.json"
         try:
             found = json.loads(path.read_bytes())["format"]
         except FileNotFoundError:
-            self._write(path, json.dumps({"antipgd": "store", "format": FORMAT}).encode() + b"\n")
+            write(path, json.dumps({"antipgd": "store", "format": FORMAT}).encode() + b"\n")
             return
         except (ValueError, KeyError, TypeError):
             self._move_aside(path, "it does not say which format this store has")
             return self._check_format()
         except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+            raise FilesError(f"cannot read {path}: {error.strerror}") from error
         if found != FORMAT:
             raise NewerStoreError(
                 f"{self.root} has format {found}, this version of antipgd knows {FORMAT}: use a "
                 f"newer version, or another --out"
             )
 
-    def _sweep_abandoned(self) -> None:
-        """Remove what killed writers left behind, once nobody can still be writing it."""
-        for path in self.root.rglob(".writing-*"):
-            try:
-                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
-                    path.unlink()
-            except OSError:
-                continue
-
     def _path(self, kind: str, name: str) -> Path:
         return self.root / kind / name[:2] / f"{name}.json"
-
-    def _write(self, path: Path, content: bytes) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, content)
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            hint = "; make room and run the same command again, it goes on" if full else ""
-            raise StoreError(f"cannot write {path}: {error.strerror}{hint}") from error
 
     def _put(self, kind: str, run: Spec, body: str) -> None:
         header = json.dumps({"antipgd": kind, "format": FORMAT, "versions": _versions(run)})
         made = json.dumps(provenance(), sort_keys=True)
         content = f"{header}\n{body}\n{made}\n".encode()
         digest = hashlib.sha256(content).hexdigest().encode()
-        self._write(self._path(kind, run.name), digest + b"\n" + content)
+        write(self._path(kind, run.name), digest + b"\n" + content)
 
     def put(self, record: Record) -> None:
         """Keep a record; a failure of the same run is forgotten."""
@@ -187,7 +134,7 @@ class Store:
         try:
             self._path("failure", record.run.name).unlink(missing_ok=True)
         except OSError as error:
-            raise StoreError(f"cannot remove {error.filename}: {error.strerror}") from error
+            raise FilesError(f"cannot remove {error.filename}: {error.strerror}") from error
 
     def put_failure(self, failure: Failure) -> None:
         """Keep a failure, apart from the results."""
@@ -211,15 +158,12 @@ class Store:
         return header, values, made
 
     def _move_aside(self, path: Path, why: str) -> None:
-        target = self.root / "aside" / f"{path.stem}-{time.time_ns()}{path.suffix}"
-        make_folder(target.parent)
         try:
-            os.replace(path, target)
-        except FileNotFoundError:
-            return  # another process was faster
+            target = move_aside(path, self.root / "aside")
         except OSError as error:
-            raise StoreError(f"{path}: {why}; cannot move it aside: {error.strerror}") from error
-        self._warn(f"{path}: {why}; moved to {target}, to be computed again")
+            raise FilesError(f"{path}: {why}; cannot move it aside: {error.strerror}") from error
+        if target is not None:  # else another process was faster
+            self._warn(f"{path}: {why}; moved to {target}, to be computed again")
 
     def _read(self, kind: str, run: Spec) -> _Found | None:
         path, current = self._path(kind, run.name), _versions(run)
@@ -231,16 +175,19 @@ class Store:
             self._move_aside(path, "it is a folder")
             return None
         except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+            raise FilesError(f"cannot read {path}: {error.strerror}") from error
         try:
             header, values, made = self._parts(kind, run.name, content)
-            result = record_from(values) if kind == "record" else failure_from(values)
+            read = record_from if kind == "record" else failure_from
+            result = read(values, run.from_plain)
             versions = header["versions"]
             newer = {name: n for name, n in versions.items() if n > current.get(name, 0)}
         except _NotOursError as error:
             self._move_aside(path, str(error))
             return None
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (
+            AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError,
+        ) as error:  # fmt: skip
             self._move_aside(path, f"it cannot be understood ({error!r})")
             return None
         if result.run.name != run.name:

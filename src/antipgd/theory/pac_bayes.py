@@ -19,24 +19,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from antipgd import checks
 from antipgd.estimate import Estimate
 
 Array = NDArray[np.float64]
 
 
 def _grid(name: str, values: Sequence[float]) -> list[float]:
-    grid = [float(value) for value in values]
-    if not grid or not all(0 < value < math.inf for value in grid):
+    if not len(values):
         raise ValueError(
             f"{name} must hold at least one number, all finite and > 0; got {values!r}"
         )
-    return grid
+    return [checks.number(f"{name}[{i}]", v, 0, above=True) for i, v in enumerate(values)]
 
 
 def _scale(s: float) -> float:
-    if not 0 < s < math.inf:
-        raise ValueError(f"s must be a finite number > 0; got {s!r}")
-    return float(s)
+    return checks.number("s", s, 0, above=True)
 
 
 def sharpness_from_trace(trace: float, s: float) -> float:
@@ -134,10 +132,7 @@ def pac_bayes_bound(
     enough for a range of 2 and hence valid, but four times as large.
     """
     widths, lams = _grid("s_grid", s_grid), _grid("lambda_grid", lambda_grid)
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise ValueError(f"n must be a whole number >= 1; got {n!r}")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie between 0 and 1; got {delta!r}")
+    n, delta = checks.whole("n", n, 1), checks.number("delta", delta, 0, 1, above=True)
     kept = delta if exact else 0.9 * delta
     found = []
     for s in widths:

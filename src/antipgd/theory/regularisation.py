@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from antipgd import checks
+
 Array = NDArray[np.float64]
 Field = Callable[[Array], Array]
 
@@ -22,15 +24,11 @@ MOST_DIMENSIONS = 16  # 2^16 = 65,536 draws to enumerate
 
 
 def _positive(name: str, value: float) -> float:
-    if not (isinstance(value, int | float | np.number) and 0 < value < math.inf):
-        raise ValueError(f"{name} must be a finite number > 0; got {value!r}")
-    return float(value)
+    return checks.number(name, value, 0, above=True)
 
 
 def _standard_deviation(sigma: float) -> float:
-    if not (isinstance(sigma, int | float | np.number) and 0 <= sigma < math.inf):
-        raise ValueError(f"sigma must be a finite number >= 0; got {sigma!r}")
-    return float(sigma)
+    return checks.number("sigma", sigma, 0)
 
 
 # The regularised loss
@@ -87,8 +85,7 @@ class TwoPoint:
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.probability < 1:
-            raise ValueError(f"probability must lie between 0 and 1; got {self.probability!r}")
+        checks.number("probability", self.probability, 0, 1, above=True)
 
     @property
     def points(self) -> tuple[float, float]:

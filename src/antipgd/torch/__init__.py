@@ -9,9 +9,19 @@ except ImportError as error:
     raise ImportError("antipgd.torch needs torch: pip install 'antipgd[torch]'") from error
 
 from antipgd.torch.attaching import attach
+from antipgd.torch.cleaning import clean_state_dict
 from antipgd.torch.handle import Noise
 from antipgd.torch.members import biases, norms, vectors
-from antipgd.torch.saved import clean_state_dict
+from antipgd.torch.saved import expect_noise
 from antipgd.torch.sgd import AntiPGD
 
-__all__ = ["AntiPGD", "Noise", "attach", "biases", "clean_state_dict", "norms", "vectors"]
+__all__ = [
+    "AntiPGD",
+    "Noise",
+    "attach",
+    "biases",
+    "clean_state_dict",
+    "expect_noise",
+    "norms",
+    "vectors",
+]

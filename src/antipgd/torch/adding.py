@@ -6,6 +6,7 @@ through an older graph fails as after any in-place change.
 
 import logging
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,17 +20,23 @@ from antipgd.torch.parts import local_part
 
 log = logging.getLogger("antipgd")
 
-try:
-    from antipgd.noise.inplace import Targets
-except ImportError:  # numba is optional: the same bits, slower
-    Targets = None  # type: ignore[assignment,misc]
+
+@cache
+def compiled_targets() -> Any:
+    """`Targets`, or None without numba, which is optional; imported with the first CPU tensor."""
+    try:
+        from antipgd.noise.inplace import Targets
+    except ImportError:
+        log.info("numba is not installed: the noise comes from plain torch (antipgd[cpu])")
+        return None
+    return Targets
 
 
 class Adder:
     """Adds injections to a list of members; remembers where their memory lies."""
 
     def __init__(self, members: Sequence[Member], law: Law) -> None:
-        self._members = list(members)
+        self.members = list(members)
         self._law = law
         self._places: list[Any] = []
         self._locals: list[tuple[Tensor, Shard | None]] = []
@@ -38,22 +45,22 @@ class Adder:
 
     def _prepare(self) -> None:
         """Look where the weights lie, and plan anew if any has moved since."""
-        locals_ = [local_part(member.parameter) for member in self._members]
+        locals_ = [local_part(member.parameter) for member in self.members]
         places = [(t.data_ptr(), t.stride(), t.dtype, shard) for t, shard in locals_]
         if places == self._places:
             return
         self._places, self._locals = places, locals_
         compiled = [i for i, (tensor, _) in enumerate(locals_) if tensor.device.type == "cpu"]
-        if Targets is None and compiled:
-            log.info("numba is not installed: the noise comes from plain torch (antipgd[cpu])")
+        targets: Any = compiled_targets() if compiled else None
+        if targets is None:
             compiled = []
         self._targets = []
         for dtype in (torch.float32, torch.float64):
             own = [i for i in compiled if locals_[i][0].dtype == dtype]
             if own:
                 arrays = [locals_[i][0].detach().numpy() for i in own]
-                keys = [self._members[i].key for i in own]
-                self._targets.append((Targets(arrays, keys, [locals_[i][1] for i in own]), own))
+                keys = [self.members[i].key for i in own]
+                self._targets.append((targets(arrays, keys, [locals_[i][1] for i in own]), own))
         self._others = sorted(set(range(len(locals_))) - set(compiled))
 
     def add(self, newest: int, coefficients: Sequence[Sequence[float]]) -> None:
@@ -68,5 +75,5 @@ class Adder:
         with torch.no_grad():
             for i in self._others:
                 tensor, shard = self._locals[i]
-                key = self._members[i].key
+                key = self.members[i].key
                 kernel.inject(tensor, key, newest, coefficients[i], self._law, shard)

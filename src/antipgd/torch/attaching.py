@@ -1,11 +1,12 @@
 """`attach`: one line that adds anticorrelated noise to any torch optimizer.
 
-Checks what it is given before anything changes, and that no parameter takes noise twice and no two
-parameters of this process take the same.
+Checks what it is given before anything changes, on all ranks of a job alike, and that no parameter
+takes noise twice.
 """
 
 import gc
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,9 +15,14 @@ from torch.optim import Optimizer
 from antipgd.noise import ANTI, Law, Schedule, as_law, as_taps
 from antipgd.noise.injection import check_sigma
 from antipgd.torch import saved
+from antipgd.torch.advice import advise
 from antipgd.torch.handle import Noise, attached_noises
 from antipgd.torch.members import Exclude
-from antipgd.torch.parts import common_seed
+from antipgd.torch.parts import agree, is_distributed
+from antipgd.torch.record import Record
+from antipgd.torch.stepping import has_stepped
+
+log = logging.getLogger("antipgd")
 
 
 def attach(
@@ -39,10 +45,40 @@ def attach(
     `exclude` takes names, patterns and predicates. Parameters are known by the names given to the
     optimizer or found in `model`, else by position. `seed=None` takes torch.initial_seed().
 
-    A step in which every group has learning rate 0 is not counted and adds nothing. Where
-    torch.distributed is initialised, every rank must attach; `seed=None` is rank 0's then.
+    A frozen tensor (requires_grad=False) takes no noise while it is frozen. A step in which every
+    group has learning rate 0 is not counted and adds nothing. Where torch.distributed is
+    initialised, every rank must attach; `seed=None` is rank 0's then.
     """
     optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper has no hooks
+    noise, records, error = None, [], None
+    try:
+        noise = _made(
+            optimizer, sigma, relative, law, taps, seed, schedule, exclude, model, namespace
+        )
+        records = noise.checked(optimizer.param_groups)
+    except Exception as refusal:
+        noise, error = None, refusal
+    facts = {} if noise is None else noise.facts(records) | ({} if records else {"seed": seed})
+    seeds = agree(error, facts, None if noise is None else noise.seed)
+    assert noise is not None
+    noise.draw_from(seeds[0])
+    _begin(noise, records)
+    return noise
+
+
+def _made(
+    optimizer: Optimizer,
+    sigma: float,
+    relative: bool,
+    law: Law | str,
+    taps: Iterable[float],
+    seed: int | None,
+    schedule: Schedule | str | None,
+    exclude: Exclude,
+    model: torch.nn.Module | None,
+    namespace: str,
+) -> Noise:
+    """A noise that acts on nothing yet, of checked settings."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"attach needs a torch.optim.Optimizer; got {type(optimizer).__name__}")
     check_sigma(sigma)
@@ -50,68 +86,100 @@ def attach(
         check_sigma(group.get("sigma", sigma), "sigma of a param group")
     if not (schedule is None or schedule == "lr" or callable(schedule)):
         raise ValueError(f"schedule must be a function of the step or 'lr'; got {schedule!r}")
-    if not (exclude is None or isinstance(exclude, str) or callable(exclude)):
-        exclude = list(exclude)
-    states = saved.states_of(optimizer.param_groups)  # of a checkpoint that was loaded before
     noise = Noise(
-        optimizer, float(sigma), relative, as_law(law), as_taps(taps),
-        int(states[0]["seed"]) if states else common_seed(seed),
-        schedule, exclude, model, namespace,
+        optimizer, float(sigma), relative, as_law(law), as_taps(taps), _seed(seed), schedule,
+        exclude, model, namespace,
     )  # fmt: skip
     _refuse_shared(noise)
-    noise.begin()
     return noise
 
 
-def attach_copy(
-    optimizer: Optimizer,
-    states: Sequence[dict[str, Any]],
-    *,
-    relative: bool,
-    law: Law | str,
-    taps: Iterable[float],
-    schedule: Schedule | str | None,
-    exclude: Exclude,
-    namespace: str,
-) -> Noise:
-    """The noise of a copied optimizer, which goes on with the draws of the original."""
-    sigma, seed = (states[0]["sigma"], states[0]["seed"]) if states else (0.0, 0)
+def _seed(seed: int | None) -> int:
+    """The seed given, else torch.initial_seed(), which is never advanced."""
+    if seed is None:
+        return torch.initial_seed() % 2**64
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise ValueError(f"seed must be an integer from 0 to 2**64 - 1; got {seed!r}")
+    return int(seed)
+
+
+def _begin(noise: Noise, records: list[Record]) -> None:
+    """Measure, go on from a checkpoint's records, let the ranks agree on σ, and act."""
+    expected = saved.is_expected(noise.optimizer)
+    if records:
+        noise.adopt(records)
+    else:
+        noise.roll.measure()
+    sigmas, error = [], None
+    try:
+        sigmas = noise.sigmas()
+    except Exception as refusal:
+        error = refusal
+    agree(error, {"sigma by tensor": sigmas})
+    noise.hook()
+    _note_same_draws(noise)
+    if not records:
+        _ask_about_checkpoints(noise.optimizer, expected)
+        advise(noise.members, sigmas, noise.seed, noise.relative)
+
+
+def attach_copy(optimizer: Optimizer, sigma: float, seed: int, **settings: Any) -> Noise:
+    """The noise of a copied optimizer, which goes on with the draws of the original.
+
+    Ranks are not asked: one of them may copy alone.
+    """
     noise = Noise(
-        optimizer, sigma, relative, as_law(law), as_taps(taps), seed, schedule, exclude,
-        None, namespace,
+        optimizer, sigma, settings["relative"], as_law(settings["law"]),
+        as_taps(settings["taps"]), seed, settings["schedule"], settings["exclude"], None,
+        settings["namespace"],
     )  # fmt: skip
-    if states:
-        for group, state in zip(optimizer.param_groups, states, strict=True):
-            group[saved.KEY] = state
-        noise.begin()
+    records = noise.checked(optimizer.param_groups)
+    if records:
+        noise.adopt(records)
+        noise.hook()
     return noise
 
 
-def _overlap(noise: Noise, other: Noise) -> bool:
-    if other.optimizer is noise.optimizer:
-        return True
-    keys = {member.key for member in noise.members}
-    parameters = {id(member.parameter) for member in noise.members}
-    return any(m.key in keys or id(m.parameter) in parameters for m in other.members)
+def _ask_about_checkpoints(optimizer: Optimizer, expected: bool) -> None:
+    """Noise that torch.distributed.checkpoint has dropped leaves no trace: so ask."""
+    if expected or not has_stepped(optimizer):
+        return
+    log.log(
+        logging.WARNING if is_distributed() else logging.INFO,
+        "the optimizer has made steps and has no noise in it: its weights are taken to be clean. "
+        "torch.distributed.checkpoint loads noise only into an optimizer that has some: attach "
+        "before loading, or call antipgd.torch.expect_noise(optimizer) before",
+    )
+
+
+def _parameters(noise: Noise) -> set[int]:
+    return {id(member.parameter) for member in noise.members}
 
 
 def _refuse_shared(noise: Noise) -> None:
-    """A parameter takes noise once, and no two parameters of this process take the same."""
-    if any(_overlap(noise, other) for other in attached_noises()):
+    """A parameter takes noise once."""
+    own = _parameters(noise)
+    if any(o.optimizer is noise.optimizer or own & _parameters(o) for o in attached_noises()):
         gc.collect()  # the other may be garbage that only waits to be collected
-    parameters = {id(member.parameter) for member in noise.members}
-    keys = {member.key for member in noise.members}
     for other in attached_noises():
         if other.optimizer is noise.optimizer:
             raise ValueError("this optimizer has noise already; stop() it before attaching anew")
         for member in other.members:
-            if id(member.parameter) in parameters:
+            if id(member.parameter) in own:
                 raise ValueError(
                     f"parameter {member.name!r} has noise already through another optimizer; "
                     f"use exclude= in one of the two"
                 )
-            if member.key in keys:
-                raise ValueError(
-                    f"another optimizer draws the same noise for {member.name!r} (seed "
-                    f"{noise.seed}); give one of them namespace= or another seed"
-                )
+
+
+def _note_same_draws(noise: Noise) -> None:
+    """Say, in the log, that another model of this process draws the same."""
+    keys = {member.key: member.name for member in noise.members}
+    for other in attached_noises():
+        same = [keys[m.key] for m in other.members if other is not noise and m.key in keys]
+        if same:
+            log.info(
+                "another optimizer draws the same noise for %r (seed %d); where they train "
+                "together, give one of them namespace= or another seed", same[0], noise.seed,
+            )  # fmt: skip
+            return

@@ -4,8 +4,9 @@ A member is one parameter of the optimizer with its place in the stream and the 
 given. Knows optimizers and tensors, not when noise is added.
 """
 
+import difflib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from antipgd.checks import nearest
 from antipgd.noise import canonical_name, stream_key
 from antipgd.noise.taps import Taps
 from antipgd.torch.parts import full_value
 
+_ALWAYS_FITS = torch.finfo(torch.float16).max
 Predicate = Callable[[str, Tensor], bool]
 Exclude = str | Predicate | Iterable[str | Predicate] | None
 
@@ -44,15 +47,37 @@ def norms(model: torch.nn.Module) -> Predicate:
 
 @dataclass(eq=False)
 class Member:
-    """One parameter that takes noise."""
+    """One parameter that may take noise: it does unless it is frozen."""
 
     parameter: Tensor
     name: str
+    position: str  # among all parameters of the optimizer: its name where it has no other
     group: int
-    key: int
-    first_lr: float  # that schedule="lr" is relative to
+    place: int  # in its group
+    drawn_as: str  # keys its draws: its own name, or that in the checkpoint it came from
+    first_lr: float | None  # that schedule="lr" is relative to; None: the group has none
     scale: float  # what sigma is multiplied with: 1, or the tensor's rms where σ is relative
     sigmas: list[float]  # of the last len(taps) − 1 draws, newest first; 0 before it joined
+    key: int = 0
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it takes no noise now; it may carry some from before."""
+        return not self.parameter.requires_grad
+
+
+def set_keys(members: Iterable[Member], seed: int, namespace: str) -> None:
+    """Give every member its place in the stream; no two may have the same."""
+    seen: set[int] = set()
+    for member in members:
+        name = member.drawn_as
+        member.key = stream_key(seed, f"{namespace}/{name}" if namespace else name)
+        if member.key in seen:
+            raise ValueError(
+                f"two parameters have the name {name!r}, so they would get the same noise; "
+                f"give the optimizer distinct names through model.named_parameters()"
+            )
+        seen.add(member.key)
 
 
 def group_names(optimizer: Optimizer, model: torch.nn.Module | None) -> list[list[str]]:
@@ -71,15 +96,31 @@ def group_names(optimizer: Optimizer, model: torch.nn.Module | None) -> list[lis
     return names
 
 
-def is_excluded(exclude: Exclude, name: str, parameter: Tensor) -> bool:
-    """Whether a name, a pattern such as `*.bias`, or a predicate takes the parameter out."""
+def as_rules(exclude: Exclude) -> list[str | Predicate]:
+    """What is to be excluded, as a list."""
     if exclude is None:
-        return False
-    rules = [exclude] if isinstance(exclude, str) or callable(exclude) else exclude
+        return []
+    return [exclude] if isinstance(exclude, str) or callable(exclude) else list(exclude)
+
+
+def is_excluded(rules: Sequence[str | Predicate], name: str, parameter: Tensor) -> bool:
+    """Whether a name, a pattern such as `*.bias`, or a predicate takes the parameter out."""
     return any(
         rule(name, parameter) if callable(rule) else fnmatchcase(name, canonical_name(rule))
         for rule in rules
     )
+
+
+def check_rules(rules: Sequence[str | Predicate], names: Sequence[str]) -> None:
+    """Refuse a name or pattern that takes nothing out; a predicate may."""
+    for rule in rules:
+        if callable(rule) or any(fnmatchcase(name, canonical_name(rule)) for name in names):
+            continue
+        if any(name.endswith(f".{rule}") for name in names):
+            hint = f"did you mean '*.{rule}'?"
+        else:
+            hint = nearest(str(rule), difflib.get_close_matches(str(rule), names, n=5, cutoff=0))
+        raise ValueError(f"exclude {rule!r} matches no parameter; {hint}")
 
 
 def check_parameter(name: str, parameter: Tensor) -> None:
@@ -91,6 +132,24 @@ def check_parameter(name: str, parameter: Tensor) -> None:
         )
     if parameter.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"noise is added to float32 and float64; {name!r} is {parameter.dtype}")
+    if parameter.is_meta:
+        raise TypeError(
+            f"parameter {name!r} is on the meta device, where it has no values; attach after "
+            f"model.to_empty(device=…) and its initialisation"
+        )
+
+
+def check_fits_type(sigma: float, taps: Taps, member: Member, label: str) -> None:
+    """Refuse a σ that is not finite in the type of the weights it is added to."""
+    most = sum(map(abs, taps)) * sigma
+    if most <= _ALWAYS_FITS:  # at every step of every tensor, so quickly
+        return
+    dtype = member.parameter.dtype
+    if not most <= torch.finfo(dtype).max:
+        raise ValueError(
+            f"{label} must be finite in {dtype}, the type of {member.name!r}, also times the taps; "
+            f"got {sigma}"
+        )
 
 
 def rms(parameter: Tensor) -> float:
@@ -106,28 +165,25 @@ def rms(parameter: Tensor) -> float:
 
 def find_members(
     optimizer: Optimizer,
-    names: Sequence[Sequence[str]],
-    exclude: Exclude,
-    seed: int,
-    namespace: str,
+    names: Mapping[int, str],
+    rules: Sequence[str | Predicate],
     taps: Taps,
 ) -> list[Member]:
-    """All parameters of the optimizer that take noise, checked; two of one name are refused."""
+    """All parameters of the optimizer that are not excluded, with their `names` by identity."""
     members: list[Member] = []
-    seen: dict[str, Tensor] = {}
-    for index, (group, row) in enumerate(zip(optimizer.param_groups, names, strict=True)):
-        for parameter, name in zip(group["params"], row, strict=True):
-            if is_excluded(exclude, name, parameter):
-                continue
-            check_parameter(name, parameter)
-            if name in seen:
-                raise ValueError(
-                    f"two parameters have the name {name!r}, so they would get the same noise; "
-                    f"give the optimizer distinct names through model.named_parameters()"
-                )
-            seen[name] = parameter
-            key = stream_key(seed, f"{namespace}/{name}" if namespace else name)
-            rate = float(group.get("initial_lr", group["lr"]))
-            nothing = [0.0] * (len(taps) - 1)
-            members.append(Member(parameter, name, index, key, rate, 1.0, nothing))
+    position = 0
+    for index, group in enumerate(optimizer.param_groups):
+        rate = group.get("initial_lr", group.get("lr"))
+        for place, parameter in enumerate(group["params"]):
+            name = names[id(parameter)]
+            if not is_excluded(rules, name, parameter):
+                if parameter.requires_grad:
+                    check_parameter(name, parameter)
+                members.append(
+                    Member(
+                        parameter, name, str(position), index, place, name,
+                        None if rate is None else float(rate), 1.0, [0.0] * (len(taps) - 1),
+                    )
+                )  # fmt: skip
+            position += 1
     return members

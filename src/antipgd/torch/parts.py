@@ -14,6 +14,11 @@ from torch import Tensor
 from antipgd.noise.placement import Shard
 
 
+def is_distributed() -> bool:
+    """Whether this process is a rank of a job."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def is_sharded(parameter: Tensor) -> bool:
     """Whether the parameter is a DTensor (which no process without torch.distributed has)."""
     if not dist.is_available():
@@ -58,25 +63,26 @@ def full_value(scalar: Tensor) -> float:
     return float(scalar.full_tensor() if is_sharded(scalar) else scalar)  # type: ignore[attr-defined]
 
 
-def common_seed(seed: int | None) -> int:
-    """The seed given, else torch.initial_seed() of rank 0, which is never advanced."""
-    if seed is not None:
-        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-            raise ValueError(f"seed must be an integer from 0 to 2**64 - 1; got {seed!r}")
-        return int(seed)
-    found = [torch.initial_seed() % 2**64]
-    if dist.is_available() and dist.is_initialized():
-        dist.broadcast_object_list(found, src=0)
-    return found[0]
+def agree(error: Exception | None, facts: dict[str, Any], own: Any = None) -> list[Any]:
+    """Refuse on every rank alike what any rank refuses or on what they differ.
 
-
-def check_ranks_agree(what: dict[str, Any]) -> None:
-    """Refuse to go on when ranks differ; every rank of the job must call this together."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return
+    Every rank of the job must call this together, with an `error` or with what must be the same
+    everywhere. Returns what each rank has of its `own`, in the order of the ranks.
+    """
+    if not is_distributed():
+        if error is not None:
+            raise error
+        return [own]
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, what)
-    for key in what:
-        values = [other[key] for other in everyone]
+    refusal = None if error is None else f"{type(error).__name__}: {error}"
+    dist.all_gather_object(everyone, (refusal, facts, own))
+    if error is not None:
+        raise error
+    for rank, (other, _, _) in enumerate(everyone):
+        if other is not None:
+            raise RuntimeError(f"rank {rank} refused, so all do: {other}")
+    for key in facts:
+        values = [theirs.get(key) for _, theirs, _ in everyone]
         if any(value != values[0] for value in values):
             raise RuntimeError(f"the ranks disagree on the noise: {key} is {values} by rank")
+    return [theirs for _, _, theirs in everyone]

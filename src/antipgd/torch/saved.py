@@ -1,110 +1,133 @@
-"""What an optimizer's checkpoint says about the noise, and clean weights from files alone.
+"""Where an optimizer's state keeps the noise: under `antipgd` in each of its param groups.
 
-The state is a plain dictionary under `antipgd` in each saved param group: a group key survives
-torch.save, `weights_only=True` and torch.distributed.checkpoint, where a top-level key does not.
+A group's key survives torch.save, `weights_only=True` and torch.distributed.checkpoint, where a
+top-level key does not; the last one keeps only keys that the live groups have, so these have it.
 """
 
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch.optim import Optimizer
 
-from antipgd.noise import STREAM_VERSION, as_law, as_taps, canonical_name, stream_key
-from antipgd.noise.injection import carried_coefficients
-from antipgd.noise.taps import telescopes
-from antipgd.torch import kernel
-from antipgd.torch.members import Member
+from antipgd.torch.record import Record, check_alike, read_record
 
 KEY = "antipgd"
+EXPECTED = "expected"
 
 
-def group_state(common: Mapping[str, Any], members: Sequence[Member]) -> dict[str, Any]:
-    """The state of one param group in plain types."""
-    return {
-        **common,
-        "names": [member.name for member in members],
-        "shapes": [list(member.parameter.shape) for member in members],
-        "first_lrs": [member.first_lr for member in members],
-        "scales": [member.scale for member in members],
-        "sigmas": [list(member.sigmas) for member in members],
-    }
+class Live(str):
+    """Stands in a live param group for its noise; a copy of it is the record as text."""
+
+    __slots__ = ("write",)
+    write: Callable[["Live"], str]
+
+    def __new__(cls, write: Callable[["Live"], str]) -> "Live":
+        """A mark whose record `write` gives."""
+        mark = super().__new__(cls, "attached")
+        mark.write = write
+        return mark
+
+    def __deepcopy__(self, memo: object) -> str:
+        return self.write(self)
+
+    def __reduce_ex__(self, protocol: object) -> tuple[type, tuple[str]]:
+        return str, (self.write(self),)
 
 
-def check_group_state(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Refuse a saved state that is not about this noise on these parameters."""
-    for what in ("version", "law", "taps", "namespace", "relative", "names", "shapes"):
-        if saved[what] != current[what]:
-            raise ValueError(
-                f"the checkpoint's noise does not fit: its {what} is {saved[what]!r}, "
-                f"this optimizer's is {current[what]!r}"
-            )
+def expect_noise(optimizer: Optimizer) -> None:
+    """Let torch.distributed.checkpoint load noise into an optimizer that has none attached yet.
 
-
-def states_of(groups: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The saved states of all groups, [] where the checkpoint has none."""
-    states = [group[KEY] for group in groups if KEY in group]
-    if states and len(states) != len(groups):
-        raise ValueError("the checkpoint has noise in some of its param groups but not in all")
-    return states
-
-
-def clean_state_dict(
-    model_state: Mapping[str, Tensor], optimizer_state: Mapping[str, Any]
-) -> dict[str, Tensor]:
-    """The clean weights z of a saved model, from the two saved states; no model is needed.
-
-    The optimizer must have had names: model.named_parameters() given to it, or `model=` to attach.
+    It fills only the keys that the optimizer's state has when it is asked for. Call this before
+    that (or attach before loading), then load, then attach.
     """
-    states = states_of(optimizer_state["param_groups"])
-    if not states:
-        raise ValueError("the optimizer's state has no noise in it: its weights are clean already")
-    keys = {canonical_name(key): key for key in model_state}
-    clean = dict(model_state)
-    for state in states:
-        _check_removable(state)
-        for name, shape, sigmas in zip(
-            state["names"], state["shapes"], state["sigmas"], strict=True
-        ):
-            if name not in keys or list(model_state[keys[name]].shape) != shape:
-                raise ValueError(
-                    f"the model's state has no {name!r} of shape {tuple(shape)}; save an optimizer "
-                    f"made from model.named_parameters(), or attach with model="
-                )
-            noisy = model_state[keys[name]]
-            z = _without_noise(noisy, name, sigmas, state)
-            clean |= {key: z for key, other in model_state.items() if _same_memory(other, noisy)}
-    return clean
+    for group in optimizer.param_groups:
+        group.setdefault(KEY, EXPECTED)
 
 
-def _same_memory(a: Tensor, b: Tensor) -> bool:
-    """Whether two entries of a state are one tied weight."""
-    if a is b:
-        return True
-    return a.numel() > 0 and (a.data_ptr(), a.shape, a.stride()) == (
-        b.data_ptr(),
-        b.shape,
-        b.stride(),
-    )
+def is_expected(optimizer: Optimizer) -> bool:
+    """Whether `expect_noise` was called and nothing has been loaded since."""
+    return any(group.get(KEY) == EXPECTED for group in optimizer.param_groups)
 
 
-def _check_removable(state: Mapping[str, Any]) -> None:
-    if state["version"] != STREAM_VERSION:
+def read_groups(groups: Sequence[Mapping[str, Any]]) -> list[Record]:
+    """The records of all param groups, [] where none has any."""
+    there = [KEY in group and not _is_expectation(group[KEY]) for group in groups]
+    if not any(there):
+        return []
+    if not all(there):
         raise ValueError(
-            f"the checkpoint's noise is of stream version {state['version']}, "
-            f"this package knows version {STREAM_VERSION}"
+            f"the noise of param group {there.index(False)}: antipgd is missing, "
+            f"but param group {there.index(True)} has it"
         )
-    if not telescopes(as_taps(state["taps"])):
-        raise ValueError(f"taps {state['taps']} do not sum to zero: there are no clean weights")
+    where = [f"the noise of param group {i}" for i in range(len(groups))]
+    records = [read_record(group[KEY], place) for group, place in zip(groups, where, strict=True)]
+    check_alike(records, where)
+    return records
 
 
-def _without_noise(
-    weights: Tensor, name: str, sigmas: Sequence[float], state: Mapping[str, Any]
-) -> Tensor:
-    full = f"{state['namespace']}/{name}" if state["namespace"] else name
-    coefficients = [-c for c in carried_coefficients(as_taps(state["taps"]), sigmas)]
-    z = weights.detach().clone()
-    with torch.no_grad():
-        key = stream_key(state["seed"], full)
-        kernel.inject(z, key, state["step"], coefficients, as_law(state["law"]))
-    return z
+def _is_expectation(value: object) -> bool:
+    return isinstance(value, str) and value == EXPECTED
+
+
+def saved_groups(state: object) -> list[Mapping[str, Any]]:
+    """The param groups of an optimizer's state_dict; what is none is refused."""
+    if not isinstance(state, Mapping) or "param_groups" not in state:
+        raise ValueError(f"an optimizer's state_dict has 'param_groups'; got {_shown(state)}")
+    groups = state["param_groups"]
+    if not isinstance(groups, list | tuple):
+        raise ValueError(f"param_groups must be a list of dictionaries; got {_shown(groups)}")
+    for i, group in enumerate(groups):
+        if not isinstance(group, Mapping):
+            raise ValueError(f"param group {i} must be a dictionary; got {_shown(group)}")
+        if not isinstance(group.get("params"), list | tuple):
+            shown = _shown(group.get("params"))
+            raise ValueError(f"param group {i}: params must be a list; got {shown}")
+    return list(groups)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"a dictionary with {reprlib.repr(list(value))}"
+    return reprlib.repr(value)
+
+
+def _is_key(entry: object) -> bool:
+    try:
+        hash(entry)
+    except TypeError:
+        return False
+    return True
+
+
+def check_loadable(optimizer: Optimizer, state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The param groups of a state that torch is about to load, refused where torch would.
+
+    Refused here so that every rank of a job hears of it.
+    """
+    groups = saved_groups(state)
+    own = optimizer.param_groups
+    if len(groups) != len(own):
+        raise ValueError(
+            f"the checkpoint has {len(groups)} param groups, this optimizer {len(own)}"
+        )
+    for i, (group, ours) in enumerate(zip(groups, own, strict=True)):
+        if len(group["params"]) != len(ours["params"]):
+            raise ValueError(
+                f"param group {i}: params has {len(group['params'])} entries in the checkpoint, "
+                f"{len(ours['params'])} in this optimizer"
+            )
+        if not all(_is_key(entry) for entry in group["params"]):
+            raise ValueError(
+                f"param group {i}: params must be numbers or names; got {_shown(group['params'])}"
+            )
+    entries = state.get("state")
+    if not isinstance(entries, Mapping):
+        raise ValueError(f"state must be a dictionary; got {_shown(entries)}")
+    known = {entry for group in groups for entry in group["params"]}
+    for key, entry in entries.items():
+        if key in known and not isinstance(entry, Mapping):
+            raise ValueError(
+                f"state of parameter {key!r} must be a dictionary; got {_shown(entry)}"
+            )
+    return groups

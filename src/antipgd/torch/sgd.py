@@ -36,23 +36,20 @@ class AntiPGD(torch.optim.SGD):
         if model is not None:  # names that survive a copy
             for group, names in zip(self.param_groups, group_names(self, model), strict=True):
                 group["param_names"] = names
-        self._noise_settings = {
+        settings = {
             "relative": relative, "law": law, "taps": taps, "schedule": schedule,
             "exclude": exclude, "namespace": namespace,
         }  # fmt: skip
-        self.noise = attach(self, sigma, seed=seed, model=model, **self._noise_settings)
+        self.noise = attach(self, sigma, seed=seed, model=model, **settings)
         # Names, which survive a copy where a predicate may not.
-        noisy = {member.name for member in self.noise.members}
-        every = [name for names in group_names(self, model) for name in names]
-        self._noise_settings["exclude"] = [glob.escape(n) for n in every if n not in noisy]
+        settings["exclude"] = [glob.escape(name) for name in self.noise.left_out]
+        self._noise_settings = settings
 
     def __getstate__(self) -> dict[str, Any]:
-        states = self.noise.group_states() if self.noise.attached else []
-        own = {"_noise_settings": self._noise_settings, "_noise_states": states}
-        return {**super().__getstate__(), **own}
+        own = {**self._noise_settings, "sigma": self.noise.sigma, "seed": self.noise.seed}
+        return {**super().__getstate__(), "_noise_settings": own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        states = self.__dict__.pop("_noise_states", None)
-        if states is not None:  # a copy; load_state_dict calls this too, but has hooks
-            self.noise = attach_copy(self, states, **self._noise_settings)
+        if "_noise_settings" in state:  # a copy, whose groups have the noise as text
+            self.noise = attach_copy(self, **self._noise_settings)

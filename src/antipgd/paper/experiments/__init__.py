@@ -2,17 +2,20 @@
 
 An experiment is a module with a docstring that is its claim, the number `SEEDS` fixed beforehand,
 and three functions: `runs(seeds)`, `claims(results)`, `plot(results)`. It holds numbers, no
-mechanism. Those on networks come at several scales, which fix their seeds: `runs(seeds, scale)`.
+mechanism. Those on networks are `SCALED`: they come at several scales, which fix their seeds, and
+have `runs(seeds, scale)`. None imports another; `runs_of` gives the runs of any.
 """
 
+import ast
 import importlib
 from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
 from types import ModuleType
 
-from antipgd.paper.experiments.scales import Scale, scale_named
-from antipgd.paper.problems import nearest
+from antipgd.checks import one_of
+from antipgd.paper.networks.scales import Scale, scale_named
 from antipgd.paper.record import Spec
-from antipgd.paper.training import Training
 
 EXPERIMENTS = (
     "anticorrelation",
@@ -47,45 +50,53 @@ EXPERIMENTS = (
     "valley_theory",
 )
 
-
-NETWORKS = ("cifar", "recover", "anti_sgd_network")
 SHOWN_SCALE = "small"  # the one on the page, all of whose records ship with the package
 
 
 def load(name: str) -> ModuleType:
     """The module of an experiment."""
-    if name not in EXPERIMENTS:
-        raise ValueError(f"unknown experiment {name!r}; {nearest(name, list(EXPERIMENTS))}")
+    one_of("experiment", name, EXPERIMENTS)
     return importlib.import_module(f"antipgd.paper.experiments.{name}")
+
+
+def is_scaled(name: str) -> bool:
+    """Whether an experiment comes at several scales: those that train networks do."""
+    return getattr(load(name), "SCALED", False)
+
+
+def scaled_experiments() -> list[str]:
+    """Those that train networks, in the page's order."""
+    return [name for name in EXPERIMENTS if is_scaled(name)]
+
+
+@cache
+def _lines(name: str) -> list[str]:
+    """An experiment's docstring, read without importing it and all that it needs."""
+    source = files(__package__).joinpath(f"{name}.py").read_text("utf-8")
+    return str(ast.get_docstring(ast.parse(source))).strip().splitlines()
 
 
 def title_of(name: str) -> str:
     """The first line of an experiment's docstring."""
-    return str(load(name).__doc__).strip().splitlines()[0]
+    return _lines(name)[0]
 
 
 def about(name: str) -> str:
     """The rest of an experiment's docstring."""
-    return "\n".join(str(load(name).__doc__).strip().splitlines()[1:]).strip()
+    return "\n".join(_lines(name)[1:]).strip()
 
 
 def choose(names: Sequence[str] | None) -> list[str]:
     """The experiments named, in the page's order; all of them by default."""
     wanted = list(EXPERIMENTS) if names is None else list(names)
     for name in wanted:
-        load(name)
+        one_of("experiment", name, EXPERIMENTS)
     return [name for name in EXPERIMENTS if name in wanted]
 
 
 def runs_of(name: str, seeds: int | None = None, scale: Scale | None = None) -> list[Spec]:
     """The runs of an experiment; `scale` is that of experiments on networks."""
     module = load(name)
-    if name in NETWORKS:
+    if is_scaled(name):
         return [*module.runs(seeds, scale or scale_named(SHOWN_SCALE))]
     return [*module.runs(module.SEEDS if seeds is None else seeds)]
-
-
-def network_runs(scale: Scale) -> list[Training]:
-    """All trainings of a scale, as its experiments ask for them."""
-    found = [run for name in NETWORKS for run in runs_of(name, scale=scale)]
-    return [run for run in found if isinstance(run, Training)]

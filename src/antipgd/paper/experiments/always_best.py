@@ -14,9 +14,9 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, smaller
-from antipgd.paper.experiments.regression import PROBLEM
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.settings import REGRESSION as PROBLEM
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10
 ETA = 0.1
@@ -84,8 +84,9 @@ def plot(results: Results) -> figures.Figure:
     series = []
     for offset, method in zip((-0.24, -0.12, 0, 0.12, 0.24), LEVELS, strict=True):
         tests = [_tuned(results, regime, method) for regime in REGIMES]
-        means = [math.exp(np.log(values).mean()) for values in tests]
-        reach = [math.exp(np.log(values).std(ddof=1)) for values in tests]
+        with np.errstate(invalid="ignore"):  # nothing is drawn where a run diverged
+            means = [math.exp(np.log(values).mean()) for values in tests]
+            reach = [math.exp(np.log(values).std(ddof=1)) for values in tests]
         series.append(
             figures.Series([at + offset for at, _ in ticks], means, figures.NAMES[method],
                            figures.COLOURS[method], "", "o",

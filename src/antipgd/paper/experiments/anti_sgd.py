@@ -5,35 +5,36 @@ sensing (unit scaling, batch 10, η = 0.001, σ = 0.1), beside Anti-PGD itself; 
 network's panel of the figure is not part of this.
 """
 
-from antipgd.paper import figures
+from antipgd.paper import figures, settings
 from antipgd.paper.claims import Claim, smaller
-from antipgd.paper.experiments import regression, sensing
+from antipgd.paper.experiments import runs_of
+from antipgd.paper.record import Spec
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.simulation.spec import make_run
 
 SEEDS = 10
 CASES = {
-    "regression": {"problem": regression.PROBLEM},
-    "sensing": {"problem": sensing.PROBLEM, "scaling": "unit"},
+    "regression": {"problem": settings.REGRESSION},
+    "sensing": {"problem": settings.SENSING, "scaling": "unit"},
 }
 
 
-def runs(seeds: int) -> list[Run]:
-    found = [run for run in regression.runs(seeds) if run.method in ("sgd", "anti")]
+def runs(seeds: int) -> list[Spec]:
+    found = [run for run in runs_of("regression", seeds) if run.method in ("sgd", "anti")]
     found += [
         run
-        for run in sensing.runs(seeds)
+        for run in runs_of("sensing", seeds)
         if run.method in ("sgd", "anti") and dict(run.settings)["scaling"] == "unit"
     ]
     for seed in range(seeds):
         found.append(
-            make_run(regression.PROBLEM, {}, "antisgd", lr=0.01, sigma=regression.SIGMA,
-                     steps=regression.STEPS, seed=seed, relax=False)
+            make_run(settings.REGRESSION, {}, "antisgd", lr=0.01, sigma=settings.REGRESSION_SIGMA,
+                     steps=settings.REGRESSION_STEPS, seed=seed, relax=False)
         )  # fmt: skip
         found.append(
-            make_run(sensing.PROBLEM, {"scaling": "unit"}, "antisgd", lr=sensing.ETA,
-                     sigma=sensing.SIGMA, batch=sensing.BATCH, steps=sensing.STEPS, seed=seed,
-                     relax=False)
+            make_run(settings.SENSING, {"scaling": "unit"}, "antisgd", lr=settings.SENSING_RATE,
+                     sigma=settings.SENSING_SIGMA, batch=settings.SENSING_BATCH,
+                     steps=settings.SENSING_STEPS, seed=seed, relax=False)
         )  # fmt: skip
     return found
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, above, mostly
-from antipgd.paper.experiments.arms import arm, panels, points, values
-from antipgd.paper.experiments.scales import Scale, scale_named
+from antipgd.paper.networks.arms import arm, gain, panels, values
+from antipgd.paper.networks.scales import Scale, scale_named
+from antipgd.paper.networks.spec import Training
 from antipgd.paper.results import Results
-from antipgd.paper.training import Training
 
-SEEDS = None  # as the scale says
+SCALED = True  # a scale says how many seeds
 ARMS = ("sgd", "antisgd", "sgd_middle", "antisgd_middle")
 
 
@@ -28,7 +28,7 @@ def claims(results: Results) -> list[Claim]:
     sgd, anti = arm(results, "sgd"), arm(results, "antisgd")
     middle, anti_middle = arm(results, "sgd", "middle"), arm(results, "antisgd", "middle")
     small, large = sgd[0].run.batch, middle[0].run.batch
-    gains = points(anti, sgd), points(anti_middle, middle)
+    gains = gain(anti, sgd), gain(anti_middle, middle)
     four = [sgd, anti, middle, anti_middle]
     accuracy = np.array([values(records, "test_accuracy") for records in four])
     trace = np.array([values(records, "trace") for records in four])
@@ -45,7 +45,7 @@ def claims(results: Results) -> list[Claim]:
               reference, "difference of the gains; points", gains[1] - gains[0], 0),
         above("anti_sgd_network.moderate", f"Anti-SGD is best at the moderate batch {large}",
               reference, f"test accuracy at the end against batch {small}; points",
-              points(anti_middle, anti), 0),
+              gain(anti_middle, anti), 0),
         mostly("anti_sgd_network.lowest", "the highest accuracy has the lowest trace",
                reference, f"of the four; {seeds}", same[0]),
         mostly("anti_sgd_network.order", "the traces are in the order of the accuracies",

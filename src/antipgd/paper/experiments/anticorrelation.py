@@ -16,7 +16,7 @@ from antipgd.noise.kernels import draw_into
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, near
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.simulation.spec import Run
 
 SEEDS = 1
 STEPS, COORDINATES = 2000, 100

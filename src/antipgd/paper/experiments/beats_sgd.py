@@ -6,21 +6,21 @@ this.
 
 import numpy as np
 
-from antipgd.paper import figures
+from antipgd.paper import figures, settings
 from antipgd.paper.claims import Claim, mostly, smaller
-from antipgd.paper.experiments import regression, sensing
+from antipgd.paper.experiments import runs_of
+from antipgd.paper.record import Spec
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
 
 SEEDS = 10
 CASES = {
-    "regression": {"problem": regression.PROBLEM},
-    "sensing": {"problem": sensing.PROBLEM, "scaling": "unit"},
+    "regression": {"problem": settings.REGRESSION},
+    "sensing": {"problem": settings.SENSING, "scaling": "unit"},
 }
 
 
-def runs(seeds: int) -> list[Run]:
-    found = [*regression.runs(seeds), *sensing.runs(seeds)]
+def runs(seeds: int) -> list[Spec]:
+    found = [*runs_of("regression", seeds), *runs_of("sensing", seeds)]
     unit = [run for run in found if dict(run.settings).get("scaling", "unit") == "unit"]
     return [run for run in unit if run.method in ("sgd", "anti")]
 

@@ -13,22 +13,22 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import UNDECIDED, Claim, above, smaller
-from antipgd.paper.experiments.arms import (
+from antipgd.paper.networks.arms import (
     BRACKET,
     arm,
+    gain,
     matched_traces,
     noisy_end,
     panels,
-    points,
     value,
     values,
 )
-from antipgd.paper.experiments.scales import TUNED, Scale, scale_named
+from antipgd.paper.networks.scales import TUNED, Scale, scale_named
+from antipgd.paper.networks.spec import Training
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
-from antipgd.paper.training import Training
 
-SEEDS = None  # as the scale says
+SCALED = True  # a scale says how many seeds
 METHODS = ("gd", "sgd", "pgd", "anti", "antisgd")
 _TRACES = {"trace": "trace", "scaled_trace": "scale-normalised trace"}
 
@@ -50,15 +50,15 @@ def claims(results: Results) -> list[Claim]:
     untuned = "" if tuned else "; with σ of another scale, not tuned at this one"
     found = [
         above("cifar.anti_over_gd", "Anti-PGD ends with a higher test accuracy than GD",
-              "fig:front_experiments (3rd)", end, points(by["anti"], by["gd"]), 0),
+              "fig:front_experiments (3rd)", end, gain(by["anti"], by["gd"]), 0),
         above("cifar.anti_over_pgd", "Anti-PGD ends with a higher test accuracy than PGD",
-              "fig:front_experiments (3rd)", end, points(by["anti"], by["pgd"]), 0),
+              "fig:front_experiments (3rd)", end, gain(by["anti"], by["pgd"]), 0),
         above("cifar.beats_sgd", "Anti-PGD ends with a higher test accuracy than SGD",
-              "caption of fig:front_experiments", end, points(by["anti"], by["sgd"]), 0),
+              "caption of fig:front_experiments", end, gain(by["anti"], by["sgd"]), 0),
         above("cifar.beats_sgd_noisy", "before the noise is taken out, Anti-PGD is above SGD's end",
-              "caption of fig:front_experiments", on, points(by["anti"], by["sgd"], noisy), 0),
+              "caption of fig:front_experiments", on, gain(by["anti"], by["sgd"], noisy), 0),
         above("cifar.pgd_tuned", "PGD with the best σ of its grid stays below Anti-PGD's best",
-              "§sec:exp", end + untuned, points(by["anti"], by["pgd"]), 0),
+              "§sec:exp", end + untuned, gain(by["anti"], by["pgd"]), 0),
         above("cifar.pgd_tuned_noisy", "also before the noise is taken out (PGD at w)",
               "§sec:exp", f"test accuracy at epoch {noisy}; points{untuned}",
               100 * (values(by["anti"], "test_accuracy", noisy)

@@ -11,9 +11,9 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, near, smaller
-from antipgd.paper.experiments.regression import PROBLEM
-from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.results import Results, log_ratio
+from antipgd.paper.settings import REGRESSION as PROBLEM
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10
 CASES = ((0.006, 0.05), (0.02, 0.05), (0.06, 0.05), (0.2, 0.05), (0.06, 0.03), (0.06, 0.09))
@@ -54,7 +54,7 @@ def claims(results: Results) -> list[Claim]:
              f"(ours) with η = {eta}, σ = {sigma} the trace at τ = {JUDGED} is that with η = 0.06, "
              "σ = 0.05, to 15 %", "def:L_tilde",
              f"logarithm of the ratio of traces at z, τ = {JUDGED}",
-             np.log(_curve(results, "trace", "anti", eta, sigma)[:, at] / base), 0.0,
+             log_ratio(_curve(results, "trace", "anti", eta, sigma)[:, at], base), 0.0,
              math.log(1.15))
         for eta, sigma in CASES
         if (eta, sigma) != BASE

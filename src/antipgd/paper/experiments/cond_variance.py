@@ -14,14 +14,10 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, below, near
-from antipgd.paper.experiments.implicit_bias import (
-    LAWS,
-    Array,
-    fitted_slopes,
-    tanh_regression,
-)
-from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.results import Results, slopes
+from antipgd.paper.simulation.problems.problem import Array
+from antipgd.paper.simulation.spec import Run
+from antipgd.paper.simulation.tanh_regression import LAWS, minimum, tanh_regression
 from antipgd.theory.regularisation import conditional_variance, enumerated_step
 
 SEEDS = 10
@@ -34,18 +30,6 @@ REFERENCE = "app:cond_var, eq:conditional_variance_anti"
 
 def runs(seeds: int) -> list[Run]:
     return []
-
-
-@cache
-def minimum(seed: int) -> Array:
-    """Where gradient descent ends: 2,000 steps with η = 0.5, and five of Newton's to be exact."""
-    problem, points = tanh_regression(seed)
-    z = points[0]
-    for _ in range(2000):
-        z = z - 0.5 * problem.gradient(z)
-    for _ in range(5):
-        z = z - np.linalg.solve(problem.derivatives(z).hessian, problem.gradient(z))
-    return z
 
 
 @cache
@@ -101,7 +85,7 @@ def claims(results: Results) -> list[Claim]:
                  f"{order:g} relative to the whole, none before", REFERENCE,
                  f"slope of its relative error for σ from {SIGMAS[FITTED][0]:.2g} to "
                  f"{SIGMAS[FITTED][-1]:.2g}, random points, {law} noise",
-                 fitted_slopes(SIGMAS[FITTED], _relative(law, "points", "corrected")[:, FITTED]),
+                 slopes(SIGMAS[FITTED], _relative(law, "points", "corrected")[:, FITTED]),
                  order, 0.5),
             below(f"cond_variance.second_{law}", "the printed formula is right as the second "
                   "moment of the step, which its derivation expands", REFERENCE,

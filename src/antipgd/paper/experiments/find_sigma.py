@@ -16,9 +16,9 @@ import numpy as np
 from antipgd.noise import draws
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, mostly, smaller
-from antipgd.paper.experiments.regression import PROBLEM
 from antipgd.paper.results import Results, Values
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.settings import REGRESSION as PROBLEM
+from antipgd.paper.simulation.spec import Run, make_run
 from antipgd.theory.finder import antithetic_sharpness, choose_sigma, loss_scale
 
 SEEDS = 20

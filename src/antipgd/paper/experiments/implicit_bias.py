@@ -9,89 +9,33 @@ ten random points z of each. No training run and no Monte Carlo.
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from antipgd.noise import stream_key
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, below, near
-from antipgd.paper.problems import make_problem
-from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.results import Results, slopes
+from antipgd.paper.simulation.problems import make_problem
+from antipgd.paper.simulation.problems.problem import Array
+from antipgd.paper.simulation.spec import Run
+from antipgd.paper.simulation.tanh_regression import (
+    LAWS,
+    POINTS,
+    QUADRATIC,
+    D,
+    generator,
+    tanh_regression,
+)
 from antipgd.theory.regularisation import (
-    Derivatives,
-    TwoPoint,
     conditional_mean,
     enumerated_step,
     trace_gradient,
 )
 
 SEEDS = 10
-D, EXAMPLES, POINTS = 6, 12, 10
 SIGMAS = np.geomspace(0.001, 0.316, 11)
 FITTED = SIGMAS < 0.02  # where the leading order rules: the inputs' norm is about 2.5
-LAWS = {"symmetric": TwoPoint(), "skewed": TwoPoint(0.2)}
-QUADRATIC = {"d": D, "n": 4, "nonzero": 2}
 REFERENCE = "eq:implicit_bias"
-
-Array = NDArray[np.float64]
-
-
-class TanhRegression(NamedTuple):
-    """L(w) = ½ mean (tanh(x·w) − y)², with derivatives of every order."""
-
-    X: Array
-    y: Array
-
-    def _slopes(self, W: Array) -> tuple[Array, ...]:
-        """First to fourth derivatives of ½(tanh a − y)² at a = x·w."""
-        t = np.tanh(W @ self.X.T)
-        r, t1 = t - self.y, 1 - t * t
-        t2 = -2 * t * t1
-        t3 = -2 * t1 * t1 - 2 * t * t2
-        t4 = -6 * t1 * t2 - 2 * t * t3
-        return (
-            r * t1,
-            t1 * t1 + r * t2,
-            3 * t1 * t2 + r * t3,
-            3 * t2 * t2 + 4 * t1 * t3 + r * t4,
-        )
-
-    def gradient(self, W: Array) -> Array:
-        """∇L."""
-        return self._slopes(W)[0] @ self.X / len(self.X)
-
-    def gradient_of_trace(self, W: Array) -> Array:
-        """∇tr∇²L."""
-        return (self._slopes(W)[2] * (self.X**2).sum(axis=1)) @ self.X / len(self.X)
-
-    def derivatives(self, w: Array) -> Derivatives:
-        """All of them, to the fourth order."""
-        letters = ("ni", "ni,nj", "ni,nj,nk", "ni,nj,nk,nl")
-        return Derivatives(*(
-            np.einsum(f"n,{x}->{x[1::3]}", slope / len(self.X), *[self.X] * order)
-            for order, (x, slope) in enumerate(zip(letters, self._slopes(w), strict=True), 1)
-        ))  # fmt: skip
-
-
-def generator(seed: int, name: str) -> np.random.Generator:
-    """NumPy's generator on its own named part of the seed.
-
-    Ranges of σ and tolerances were chosen on seeds 0 to 9; these are others.
-    """
-    return np.random.Generator(np.random.Philox(key=stream_key(1000 + seed, name, "data")))
-
-
-@cache
-def tanh_regression(seed: int) -> tuple[TanhRegression, Array]:
-    """The problem of one seed, and random points."""
-    rng = generator(seed, "tanh_regression")
-    X = rng.standard_normal((EXAMPLES, D))
-    y = 0.5 * np.tanh(rng.standard_normal(EXAMPLES))
-    return TanhRegression(X, y), 0.5 * rng.standard_normal((POINTS, D))
-
 
 Fields = tuple[Callable[[Array], Array], Callable[[Array], Array], Array]
 
@@ -133,18 +77,13 @@ def _errors(problem: str, law: str, regularised: bool = True) -> Array:
     return table
 
 
-def fitted_slopes(x: Array, table: Array) -> Array:
-    """Slopes on logarithmic axes by seed."""
-    return np.array([np.polyfit(np.log(x), np.log(row), 1)[0] for row in table])
-
-
 def runs(seeds: int) -> list[Run]:
     return []
 
 
 def claims(results: Results) -> list[Claim]:
     def slope(problem: str, law: str, regularised: bool = True) -> Array:
-        return fitted_slopes(SIGMAS[FITTED], _errors(problem, law, regularised)[:, FITTED])
+        return slopes(SIGMAS[FITTED], _errors(problem, law, regularised)[:, FITTED])
 
     tested = f"slope for σ from {SIGMAS[0]:.2g} to {SIGMAS[FITTED][-1]:.2g}, all 2^{D} draws, "
     tested += f"mean over {POINTS} points, n data sets"

@@ -14,18 +14,17 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, above, near
-from antipgd.paper.experiments.cond_variance import minimum
-from antipgd.paper.experiments.implicit_bias import (
+from antipgd.paper.results import Results, slopes
+from antipgd.paper.simulation.problems import make_problem
+from antipgd.paper.simulation.problems.problem import Array
+from antipgd.paper.simulation.spec import Run
+from antipgd.paper.simulation.tanh_regression import (
     LAWS,
     QUADRATIC,
-    Array,
-    fitted_slopes,
     generator,
+    minimum,
     tanh_regression,
 )
-from antipgd.paper.problems import make_problem
-from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
 from antipgd.theory.regularisation import (
     gradient_floor,
     implicit_reg_schedule,
@@ -151,7 +150,7 @@ def claims(results: Results) -> list[Claim]:
               "falls at least about as fast as ε",
              REFERENCE, f"slope over ε from {EPSILONS[0]:.2g} to {EPSILONS[-1]:.2g}, σ = {SIGMA}, "
              f"all z_n, {CHAINS} chains, n data sets; bound 0.75",
-              fitted_slopes(EPSILONS, _averages()),
+              slopes(EPSILONS, _averages()),
              0.75),
         near("implicit_reg.stationary", "on a quadratic its stationary value is ησ²Σh³/(2 − ηh)",
              REFERENCE, f"measured/predicted, η = {LARGE}, {tested}", large / exact, 1.0, 0.02),
@@ -159,10 +158,10 @@ def claims(results: Results) -> list[Claim]:
              REFERENCE, f"measured/predicted, η = {SMALL}, {tested}", small / leading, 1.0, 0.05),
         above("implicit_reg.floor_symmetric", "what is left for η → 0 is O(σ³)", REFERENCE,
               f"{sigmas}, rademacher (σ⁸ expected)",
-              fitted_slopes(FLOOR_SIGMAS, _floors("symmetric")), 3.0),
+              slopes(FLOOR_SIGMAS, _floors("symmetric")), 3.0),
         above("implicit_reg.floor_skewed", "what is left for η → 0 is O(σ³) for skewed noise, too",
               REFERENCE, f"{sigmas}, skewed (σ⁶ expected)",
-              fitted_slopes(FLOOR_SIGMAS, _floors("skewed")), 3.0),
+              slopes(FLOOR_SIGMAS, _floors("skewed")), 3.0),
         near("implicit_reg.assumptions", "the printed assumptions suffice: ‖∇L̃‖² stays bounded "
              "on L = 5z² with η = 1 < 1/β", REFERENCE, "log10 of ‖∇L̃(z_n)‖² per step, 100 steps "
              "of n chains, to be nought", (_diverging()[:, -1] - _diverging()[:, 0]) / 99, 0.0,

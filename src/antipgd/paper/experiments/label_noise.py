@@ -12,14 +12,17 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, near, smaller
-from antipgd.paper.experiments.regression import PROBLEM, SIGMA, STEPS
-from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run, measured_steps
+from antipgd.paper.results import Results, log_ratio
+from antipgd.paper.settings import REGRESSION as PROBLEM
+from antipgd.paper.settings import REGRESSION_SIGMA as SIGMA
+from antipgd.paper.settings import REGRESSION_STEPS as STEPS
+from antipgd.paper.simulation.spec import Run, make_run, measured_steps
+from antipgd.theory.equivalences import label_noise_of_sigma, steps_for
 
 SEEDS = 10
 ETA, EXAMPLES = 0.1, 40
-LABEL_SD = SIGMA * math.sqrt(4 * EXAMPLES / ETA)
-EARLY = round(0.2 / (ETA * SIGMA**2))  # the step at which τ = 0.2
+LABEL_SD = label_noise_of_sigma(SIGMA, ETA, EXAMPLES)
+EARLY = steps_for(0.2, ETA, SIGMA)
 REFERENCE = "§subsec:Connection_with_label_noise"
 
 
@@ -46,7 +49,7 @@ def claims(results: Results) -> list[Claim]:
         found.append(
             near(f"label_noise.{short}", f"(ours) matched label noise has Anti-PGD's {name}",
                  REFERENCE, f"logarithm of the ratio at z, step {EARLY:,} (τ = 0.2), to 25 %",
-                 np.log(label / anti), 0.0, math.log(1.25))
+                 log_ratio(label, anti), 0.0, math.log(1.25))
         )  # fmt: skip
         found.append(
             smaller(f"label_noise.{short}_gd", f"label noise lowers the {name} below GD's, as in "

@@ -15,7 +15,7 @@ from antipgd.noise.kernels import draw_into
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, above, below, near
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.simulation.spec import Run
 from antipgd.theory import linear
 
 SEEDS = 1
@@ -87,7 +87,8 @@ def _limit(method: str, case: str) -> float:
     return linear.random_rho_limit(mean, square, SIGMA, TAPS[method], d=DIMENSIONS)
 
 
-def claims(results: Results) -> list[Claim]:
+def _moment_claims() -> list[Claim]:
+    """At finite steps and in the limit, for both methods and every ρ."""
     found = []
     for method, name in (("pgd", "PGD"), ("anti", "Anti-PGD")):
         for case, words in CASES.items():
@@ -110,12 +111,17 @@ def claims(results: Results) -> list[Claim]:
                      reference, f"‖w_{STEPS}‖² over {_limit(method, case):.4g}, sample paths",
                      squares[:, STEPS] / _limit(method, case), 1.0, TOLERANCE)
             )  # fmt: skip
+    return found
+
+
+def _bound_claims() -> list[Claim]:
+    """The printed exponent and the printed bound."""
     printed = _formula("anti", "0.3", FIRST, printed=True)
-    found.append(
+    found = [
         near("moments.printed_exponent", "Anti-PGD, ρ = 0.3: the printed formula holds at finite k",
              "cor:ito_discrete_const", f"‖w_{FIRST}‖² over {printed:.4g}, sample paths",
              _squares("anti", "0.3")[:, FIRST] / printed, 1.0, TOLERANCE)
-    )  # fmt: skip
+    ]  # fmt: skip
     bound = linear.anti_bound(SIGMA, d=DIMENSIONS)
     found.append(
         below("moments.bound", "Anti-PGD's second moment ends below 2dσ² for random ρ in (0, 1)",
@@ -127,10 +133,15 @@ def claims(results: Results) -> list[Claim]:
               "prop:ito_discrete_all_rho", "‖w_2000‖² over 2dσ² for ρ_k = 1 − 1/(k+2)², "
               "‖w_0‖² = 40dσ², 1,000 sample paths", _vanishing() / bound, 1.0)
     )  # fmt: skip
+    return found
+
+
+def _trend_claims() -> list[Claim]:
+    """What a larger ρ does."""
     ends = {(m, case): _squares(m, case)[:, STEPS] for m in TAPS for case in ("0.3", "0.9")}
     tested = f"‖w_{STEPS}‖² at ρ = %s minus that at ρ = %s, over dσ², paired sample paths"
     unit = DIMENSIONS * SIGMA**2
-    found += [
+    return [
         above("moments.trend_anti", "the larger ρ, the less of Anti-PGD's noise accumulates",
               "rmk:reversed trend", tested % ("0.3", "0.9"),
               (ends["anti", "0.3"] - ends["anti", "0.9"]) / unit, 0.0),
@@ -138,7 +149,10 @@ def claims(results: Results) -> list[Claim]:
               "rmk:reversed trend", tested % ("0.9", "0.3"),
               (ends["pgd", "0.9"] - ends["pgd", "0.3"]) / unit, 0.0),
     ]  # fmt: skip
-    return found
+
+
+def claims(results: Results) -> list[Claim]:
+    return [*_moment_claims(), *_bound_claims(), *_trend_claims()]
 
 
 @cache

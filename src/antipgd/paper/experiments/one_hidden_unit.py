@@ -11,7 +11,7 @@ import numpy as np
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, above, below
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10
 STEPS = 20_000

@@ -7,6 +7,7 @@ n = 40 examples, δ = 0.05, λ from a grid of 25; priors at w_0 and at 0, both f
 Once with s = 0.05, the noise of Anti-PGD itself, once with s from a grid of 8.
 """
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -17,11 +18,10 @@ from antipgd.estimate import Estimate
 from antipgd.noise import draws
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, mostly, near, smaller
-from antipgd.paper.experiments import regression
-from antipgd.paper.experiments.implicit_bias import Array
-from antipgd.paper.record import Record
+from antipgd.paper.experiments import runs_of
+from antipgd.paper.record import Record, Spec
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.paper.simulation.problems.problem import Array
 from antipgd.theory.pac_bayes import (
     Bound,
     expected_sharpness,
@@ -39,8 +39,8 @@ METHODS = ("gd", "anti")
 REFERENCE = "thm:pac, eq:trace_hess_pac"
 
 
-def runs(seeds: int) -> list[Run]:
-    return [run for run in regression.runs(seeds) if run.method in METHODS]
+def runs(seeds: int) -> list[Spec]:
+    return [run for run in runs_of("regression", seeds) if run.method in METHODS]
 
 
 @cache
@@ -62,6 +62,8 @@ def _clipped(data: Any) -> Callable[[Array], Array]:
 
 def _sharpness(record: Record) -> tuple[Estimate, float]:
     """Expected sharpness at the relaxed end, and what the trace makes of it."""
+    if "relaxed" not in record.weights:
+        return Estimate(math.inf, math.nan, DRAWS), math.nan
     problem = record.run.make_problem()
     data, w = record.run.make_data(problem), np.array(record.weights["relaxed"])
     measured = expected_sharpness(
@@ -71,7 +73,9 @@ def _sharpness(record: Record) -> tuple[Estimate, float]:
 
 
 def _bound(record: Record, prior: str, widths: str) -> Bound:
-    """The bound at the relaxed end."""
+    """The bound at the relaxed end; infinite where there is none."""
+    if "relaxed" not in record.weights:
+        return Bound(*[math.inf] * 9)
     problem = record.run.make_problem()
     data, w = record.run.make_data(problem), np.array(record.weights["relaxed"])
     loss, xi = _clipped(data), _draws(record.run.seed, len(w))

@@ -16,11 +16,11 @@ import numpy as np
 from antipgd.noise import draws
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, below, near, smaller
-from antipgd.paper.experiments.implicit_bias import Array
-from antipgd.paper.problems import DigitsClassifier
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.simulation.problems import DigitsClassifier
+from antipgd.paper.simulation.problems.problem import Array
+from antipgd.paper.simulation.spec import Run, make_run
 from antipgd.theory.pac_bayes import (
     Bound,
     expected_sharpness,

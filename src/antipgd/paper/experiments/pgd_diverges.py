@@ -10,7 +10,7 @@ import numpy as np
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, mostly
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run, measured_steps
+from antipgd.paper.simulation.spec import Run, make_run, measured_steps
 
 SEEDS = 24
 ALPHA, D, DIMENSIONS = 0.25, 1.0, 100

@@ -13,13 +13,13 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, above, below, mostly
-from antipgd.paper.experiments.arms import arm, cleanest, noisy_end, panels, values
-from antipgd.paper.experiments.scales import Scale, scale_named
+from antipgd.paper.networks.arms import arm, cleanest, noisy_end, panels, values
+from antipgd.paper.networks.scales import Scale, scale_named
+from antipgd.paper.networks.spec import Training
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
-from antipgd.paper.training import Training
 
-SEEDS = None  # as the scale says
+SCALED = True  # a scale says how many seeds
 NEAR = 1.0  # points of accuracy
 BARRIER = 0.05  # nats
 ONSET = 3  # epochs in which the loss rises because there is noise now

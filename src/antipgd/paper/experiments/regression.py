@@ -8,13 +8,13 @@ standard deviation, as in the paper's figure.
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, smaller
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.settings import REGRESSION as PROBLEM
+from antipgd.paper.settings import REGRESSION_RATES as RATES
+from antipgd.paper.settings import REGRESSION_SIGMA as SIGMA
+from antipgd.paper.settings import REGRESSION_STEPS as STEPS
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10
-STEPS = 20_000
-SIGMA = 0.05
-PROBLEM = "quadratic_regression"
-RATES = {"gd": 0.1, "pgd": 0.1, "sgd": 0.01, "anti": 0.1}
 
 
 def runs(seeds: int) -> list[Run]:

@@ -5,54 +5,37 @@ SGD is also run at the full η, where the paper calls it unstable. Rows: low, mo
 learning rate; bands: one standard deviation.
 """
 
-import numpy as np
-
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, mostly, smaller
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.settings import REGRESSION
+from antipgd.paper.settings import REGRESSION_STEPS as STEPS
+from antipgd.paper.simulation.grid import grid_lines, grid_runs, lowest
+from antipgd.paper.simulation.spec import Run
 
 SEEDS = 10
-STEPS = 20_000
 RATES = {"low": 0.03, "moderate": 0.1, "high": 0.2}
 SIGMAS = (0.02, 0.05, 0.1)
-PROBLEM = "quadratic_regression"
-DASHES = dict(zip(SIGMAS, (":", "--", "-"), strict=True))
 
 
 def runs(seeds: int) -> list[Run]:
-    settings = [("gd", lr, 0.0) for lr in RATES.values()]
-    settings += [("sgd", lr / 10, 0.0) for lr in RATES.values()]
-    settings += [("sgd", lr, 0.0) for lr in RATES.values()]
-    settings += [(m, lr, s) for m in ("pgd", "anti") for lr in RATES.values() for s in SIGMAS]
-    return [
-        make_run(PROBLEM, {}, method, lr=lr, sigma=sigma, steps=STEPS, seed=seed, relax=False)
-        for method, lr, sigma in settings
-        for seed in range(seeds)
-    ]
-
-
-def _best_other(results: Results, measure: str, lr: float, sigma: float) -> np.ndarray:
-    return np.minimum.reduce(
-        [
-            results.final(measure, method="gd", lr=lr),
-            results.final(measure, method="sgd", lr=lr / 10),
-            results.final(measure, method="pgd", lr=lr, sigma=sigma),
-        ]
-    )
+    rates = [*RATES.values()]
+    sgd = [*(lr / 10 for lr in rates), *rates]
+    return grid_runs(REGRESSION, {}, rates, SIGMAS, sgd, steps=STEPS, seeds=seeds)
 
 
 def claims(results: Results) -> list[Claim]:
     found = [
-        smaller(
+        lowest(
+            results,
+            measure,
             f"regression_grid.{short}_{name}_{sigma}",
-            f"with {name} learning rate {lr} and σ = {sigma}, Anti-PGD has the lowest "
-            f"{figures.MEASURES[measure]} of GD, PGD, SGD and Anti-PGD",
+            f"with {name} learning rate {lr} and σ = {sigma}",
             f"fig:square_tuning_{'mod' if name == 'moderate' else name}",
-            f"{figures.MEASURES[measure]} at w, step {STEPS:,}, against the best of the others "
-            f"in each seed",
-            results.final(measure, method="anti", lr=lr, sigma=sigma),
-            _best_other(results, measure, lr, sigma),
+            STEPS,
+            lr=lr,
+            sigma=sigma,
+            sgd_rate=lr / 10,
         )
         for measure, short in (("test_loss", "test"), ("trace", "trace"))
         for name, lr in RATES.items()
@@ -84,12 +67,6 @@ def claims(results: Results) -> list[Claim]:
 def plot(results: Results) -> figures.Figure:
     panels = []
     for name, lr in RATES.items():
-        lines = [{"method": "gd", "lr": lr}, {"method": "sgd", "lr": lr / 10}]
-        lines += [
-            {"method": method, "lr": lr, "sigma": sigma, "detail": f"σ={sigma}",
-             "dash": DASHES[sigma]}
-            for method in ("pgd", "anti")
-            for sigma in SIGMAS
-        ]  # fmt: skip
+        lines = grid_lines(lr, SIGMAS, {"lr": lr / 10})
         panels += figures.method_panels(results, lines, title=f"{name} η={lr}")
     return figures.draw(panels)

@@ -9,9 +9,12 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, smaller
-from antipgd.paper.experiments.regression import PROBLEM, RATES, SIGMA, STEPS
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.settings import REGRESSION as PROBLEM
+from antipgd.paper.settings import REGRESSION_RATES as RATES
+from antipgd.paper.settings import REGRESSION_SIGMA as SIGMA
+from antipgd.paper.settings import REGRESSION_STEPS as STEPS
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10
 NONZERO = (1, 3, 10, 20, 35, 50, 100)
@@ -51,7 +54,8 @@ def plot(results: Results) -> figures.Figure:
     series = []
     for method in RATES:
         values = np.array([tests[k][method] for k in NONZERO])
-        mean, sd = values.mean(axis=1), values.std(axis=1, ddof=1)
+        with np.errstate(invalid="ignore"):  # nothing is drawn where a run diverged
+            mean, sd = values.mean(axis=1), values.std(axis=1, ddof=1)
         series.append(
             figures.Series(NONZERO, mean, figures.NAMES[method], figures.COLOURS[method], "-", "o",
                            np.maximum(mean - sd, mean / 10), mean + sd, bars=True)

@@ -8,12 +8,14 @@ and raw. Bands show two standard deviations, as in the paper's figure.
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, smaller
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.settings import SENSING as PROBLEM
+from antipgd.paper.settings import SENSING_BATCH as BATCH
+from antipgd.paper.settings import SENSING_RATE as ETA
+from antipgd.paper.settings import SENSING_SIGMA as SIGMA
+from antipgd.paper.settings import SENSING_STEPS as STEPS
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10
-STEPS = 100_000
-ETA, SIGMA, BATCH = 0.001, 0.1, 10
-PROBLEM = "matrix_sensing"
 METHODS = ("gd", "pgd", "sgd", "anti")
 
 

@@ -5,54 +5,38 @@ X* scaled to spectral norm 1; η ∈ {0.0003, 0.001, 0.01} × σ ∈ {0.03, 0.05
 Bands: two standard deviations.
 """
 
-import numpy as np
-
 from antipgd.paper import figures
-from antipgd.paper.claims import Claim, mostly, smaller
-from antipgd.paper.experiments.sensing import BATCH, PROBLEM, STEPS
+from antipgd.paper.claims import Claim, mostly
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.settings import SENSING, SENSING_BATCH
+from antipgd.paper.settings import SENSING_STEPS as STEPS
+from antipgd.paper.simulation.grid import grid_lines, grid_runs, lowest
+from antipgd.paper.simulation.spec import Run
 
 SEEDS = 10
 RATES = {"low": 0.0003, "mod": 0.001, "high": 0.01}
 SIGMAS = (0.03, 0.05, 0.1)
 UNSTABLE = 0.05
-DASHES = dict(zip(SIGMAS, (":", "--", "-"), strict=True))
 
 
 def runs(seeds: int) -> list[Run]:
-    settings = [("gd", lr, 0.0) for lr in RATES.values()]
-    settings += [("sgd", lr, 0.0) for lr in (*RATES.values(), UNSTABLE)]
-    settings += [(m, lr, s) for m in ("pgd", "anti") for lr in RATES.values() for s in SIGMAS]
-    return [
-        make_run(PROBLEM, {"scaling": "unit"}, method, lr=lr, sigma=sigma, steps=STEPS, seed=seed,
-                 batch=BATCH if method == "sgd" else None, relax=False)
-        for method, lr, sigma in settings
-        for seed in range(seeds)
-    ]  # fmt: skip
-
-
-def _best_other(results: Results, measure: str, lr: float, sigma: float) -> np.ndarray:
-    return np.minimum.reduce(
-        [
-            results.final(measure, method="gd", lr=lr),
-            results.final(measure, method="sgd", lr=lr),
-            results.final(measure, method="pgd", lr=lr, sigma=sigma),
-        ]
-    )
+    rates = [*RATES.values()]
+    return grid_runs(SENSING, {"scaling": "unit"}, rates, SIGMAS, [*rates, UNSTABLE], steps=STEPS,
+                     seeds=seeds, batch=SENSING_BATCH)  # fmt: skip
 
 
 def claims(results: Results) -> list[Claim]:
     found = [
-        smaller(
+        lowest(
+            results,
+            measure,
             f"sensing_grid.{short}_{name}_{sigma}",
-            f"with learning rate {lr} and σ = {sigma}, Anti-PGD has the lowest "
-            f"{figures.MEASURES[measure]} of GD, PGD, SGD and Anti-PGD",
+            f"with learning rate {lr} and σ = {sigma}",
             f"fig:sensing_tuning_{name}",
-            f"{figures.MEASURES[measure]} at w, step {STEPS:,}, against the best of the others "
-            f"in each seed",
-            results.final(measure, method="anti", lr=lr, sigma=sigma),
-            _best_other(results, measure, lr, sigma),
+            STEPS,
+            lr=lr,
+            sigma=sigma,
+            sgd_rate=lr,
         )
         for measure, short in (("test_loss", "test"), ("trace", "trace"))
         for name, lr in RATES.items()
@@ -73,12 +57,6 @@ def claims(results: Results) -> list[Claim]:
 def plot(results: Results) -> figures.Figure:
     panels = []
     for name, lr in RATES.items():
-        lines = [{"method": "gd", "lr": lr}, {"method": "sgd", "lr": lr, "dash": "--"}]
-        lines += [
-            {"method": method, "lr": lr, "sigma": sigma, "detail": f"σ={sigma}",
-             "dash": DASHES[sigma]}
-            for method in ("pgd", "anti")
-            for sigma in SIGMAS
-        ]  # fmt: skip
+        lines = grid_lines(lr, SIGMAS, {"lr": lr, "dash": "--"})
         panels += figures.method_panels(results, lines, title=f"{name} η={lr}", deviations=2)
     return figures.draw(panels)

@@ -6,6 +6,7 @@ The w-form w ← w − η∇L(w) + (ξ_{n+1} − ξ_n) and the z-form z ← z �
 with 2,000 draws and σ = 0.05.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,18 @@ from antipgd.noise import draws
 from antipgd.noise.reference import anti_pgd, anti_pgd_clean, clean, gradient_step
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, below, near
-from antipgd.paper.experiments import regression
+from antipgd.paper.experiments import runs_of
+from antipgd.paper.record import Spec
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
+from antipgd.theory.regularisation import regularised_loss
 
 SEEDS = 10
 SIGMA, ETA, STEPS, DRAWS = 0.05, 0.1, 200, 2000
 PLACES = 21
 
 
-def runs(seeds: int) -> list[Run]:
-    return [run for run in regression.runs(seeds) if run.method in ("gd", "anti")]
+def runs(seeds: int) -> list[Spec]:
+    return [run for run in runs_of("regression", seeds) if run.method in ("gd", "anti")]
 
 
 def _gap(results: Results, seed: int) -> float:
@@ -43,6 +45,11 @@ def _gap(results: Results, seed: int) -> float:
     return gap
 
 
+def _has_ends(results: Results, seed: int) -> bool:
+    """Whether both methods got to an end between which there is a line."""
+    return all("relaxed" in record.weights for record in results.select(seed=seed))
+
+
 def _profile(results: Results, seed: int) -> tuple[np.ndarray, ...]:
     """Along the line between the two ends: L, L̃, the mean of L(z + ξ), and its standard error."""
     gd, anti = (results.select(method=m, seed=seed)[0] for m in ("gd", "anti"))
@@ -55,7 +62,9 @@ def _profile(results: Results, seed: int) -> tuple[np.ndarray, ...]:
     plain = problem.loss(W, data)
     samples = np.array([problem.loss(w + xi, data) for w in W])
     sem = samples.std(axis=1, ddof=1) / np.sqrt(DRAWS)
-    smooth = plain + SIGMA**2 / 2 * problem.trace(W, data)
+    smooth = regularised_loss(
+        W, SIGMA, lambda W: problem.loss(W, data), lambda W: problem.trace(W, data)
+    )
     return share, plain, smooth, samples.mean(axis=1), sem
 
 
@@ -64,6 +73,9 @@ def claims(results: Results) -> list[Claim]:
     gaps = [_gap(results, seed) for seed in seeds]
     errors = []
     for seed in seeds:
+        if not _has_ends(results, seed):
+            errors.append(math.inf)
+            continue
         _, plain, smooth, mean, _ = _profile(results, seed)
         errors.append(float(np.mean((mean - plain) / (smooth - plain))))
     return [
@@ -76,9 +88,9 @@ def claims(results: Results) -> list[Claim]:
 
 
 def plot(results: Results) -> figures.Figure:
-    seeds = sorted({record.run.seed for record in results.records})[:3]
+    seeds = sorted({record.run.seed for record in results.records})
     panels = []
-    for seed in seeds:
+    for seed in [seed for seed in seeds if _has_ends(results, seed)][:3]:
         share, plain, smooth, mean, sem = _profile(results, seed)
         series = [
             figures.Series(share, plain, "L", figures.COLOURS["gd"]),

@@ -12,9 +12,9 @@ from scipy.stats import spearmanr
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, above
-from antipgd.paper.experiments import regression_grid, regression_sparsity, sensing_grid
+from antipgd.paper.experiments import runs_of
+from antipgd.paper.record import Spec
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run
 
 SEEDS = 10
 SOURCES: dict[str, dict[str, Any]] = {
@@ -26,11 +26,11 @@ METHODS = ("gd", "pgd", "sgd", "anti")
 REFERENCE = "§sec:conection_pacbayes"
 
 
-def runs(seeds: int) -> list[Run]:
+def runs(seeds: int) -> list[Spec]:
     return [
         run
-        for experiment in (regression_grid, regression_sparsity, sensing_grid)
-        for run in experiment.runs(seeds)
+        for name in ("regression_grid", "regression_sparsity", "sensing_grid")
+        for run in runs_of(name, seeds)
     ]
 
 

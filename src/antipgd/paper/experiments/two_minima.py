@@ -10,7 +10,7 @@ import numpy as np
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, smaller
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 10
 STEPS = 60_000

@@ -9,7 +9,7 @@ Three seeds.
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, near, smaller
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 3
 START = 1000

@@ -15,8 +15,8 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, above, below, mostly, near
-from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.results import Results, log_ratio
+from antipgd.paper.simulation.spec import Run, make_run
 from antipgd.theory import valley
 
 SEEDS = 300
@@ -87,7 +87,7 @@ def _half_x(results: Results, d: int, theta: float) -> np.ndarray:
 def _anti_times(results: Results) -> np.ndarray:
     """By seed, the step at which ‖u‖² at z reaches αD, interpolated in its logarithm."""
     steps, u2 = results.curves("watched", "z", d=ANTI_D, sigma=TIME_SIGMA)
-    fall = np.log(D / u2)
+    fall = log_ratio(np.full_like(u2, D), u2)
     return np.array([np.interp(math.log(1 / ALPHA), row, steps) for row in fall])
 
 
@@ -160,7 +160,8 @@ def _floor_claims(results: Results) -> list[Claim]:
     u2, trace = u2[:, 1:], trace[:, 1:]
     floor = valley.long_run_u2(FLOOR_D, CAPTION, FLOOR_SIGMA)
     long_run = valley.long_run_trace(FLOOR_D, CAPTION, FLOOR_SIGMA)
-    largest = np.sqrt(np.clip(trace - u2, 0, None) / FLOOR_D).max(axis=1)
+    with np.errstate(invalid="ignore"):  # of a run that diverged, no largest |v| is known
+        largest = np.sqrt(np.clip(trace - u2, 0, None) / FLOOR_D).max(axis=1)
     bound = valley.v_bound(FLOOR_SIGMA, CAPTION, D)
     tested = f"w at {len(FLOOR_AT)} late steps, averaged by seed, d = {FLOOR_D}, σ² = 0.005"
     return [

@@ -7,7 +7,7 @@ d = 20, α = 0.25, η = α/2D, three laws, 40 seeds, until ‖u‖² leaves (αD
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, mostly
 from antipgd.paper.results import Results
-from antipgd.paper.spec import Run, make_run
+from antipgd.paper.simulation.spec import Run, make_run
 
 SEEDS = 40
 ALPHA, D, DIMENSIONS = 0.25, 1.0, 20

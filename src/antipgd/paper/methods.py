@@ -1,0 +1,50 @@
+"""The methods that are compared, each said once: its noise, its gradient, its place in a picture.
+
+The only list of methods there is. The simulator and the networks each take those they can do.
+"""
+
+from dataclasses import dataclass
+
+from antipgd.noise.taps import ANTI, WHITE, Taps
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method. `taps` are those of its noise on the weights, empty without any.
+
+    `batches`: its gradient is that of a mini-batch. `labels`: there is noise on the labels.
+    `gradient` is "plain" where it is taken at the weights, "sam" at the top of SAM's ascent.
+    """
+
+    legend: str
+    colour: str
+    taps: Taps = ()
+    batches: bool = False
+    labels: bool = False
+    gradient: str = "plain"
+    simulated: bool = True
+    trained: bool = True
+
+    @property
+    def draws(self) -> bool:
+        """Whether it has noise, on the weights or on the labels."""
+        return bool(self.taps) or self.labels
+
+    @property
+    def has_sigma(self) -> bool:
+        """Whether it takes a strength: of its noise, or the radius of its ascent."""
+        return self.draws or self.gradient != "plain"
+
+
+METHODS = {
+    "gd": Method("GD", "#6b6b6b"),
+    "sgd": Method("SGD", "#d98c00", batches=True),
+    "pgd": Method("PGD", "#c2402a", WHITE),
+    "anti": Method("Anti-PGD", "#1f6fb4", ANTI),
+    "antisgd": Method("Anti-SGD", "#17968a", ANTI, batches=True),
+    "label": Method("label noise", "#7a4fa3", labels=True),
+    "noise": Method("noise", "#b0568f", ANTI, trained=False),  # of any taps
+    "sam": Method("SAM", "#8a6d3b", gradient="sam", simulated=False),
+}
+SIMULATED = {name: method for name, method in METHODS.items() if method.simulated}
+TRAINED = {name: method for name, method in METHODS.items() if method.trained}

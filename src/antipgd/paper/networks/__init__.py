@@ -1,0 +1,1 @@
+"""Networks that are trained: the only room of the paper that may import torch."""

@@ -1,0 +1,25 @@
+"""What can go wrong with data, as the user is told it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from antipgd.paper.files import FilesError, FilesUsageError
+
+
+class DataError(FilesError):
+    """The data cannot be had, or are not what they should be; nothing of them is kept."""
+
+
+class DataUsageError(DataError, FilesUsageError):
+    """Something the user can put right: a name, a path, data that were not fetched yet."""
+
+
+@contextmanager
+def network_extra() -> Iterator[None]:
+    """Around an import: a missing package is named with the extra that brings it."""
+    try:
+        yield
+    except ImportError as error:
+        raise DataUsageError(
+            f"the data need more packages: pip install 'antipgd[network]' ({error})"
+        ) from error

@@ -1,0 +1,124 @@
+"""Records of trainings that ship with the package, so that the page needs no training.
+
+One file for each scale: a line that says which command made them and where, then a line for each
+record. Written from a store by `python -m antipgd.paper.verdicts SCALE STORE > FILE`. `summary` is
+their table.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from antipgd.estimate import Estimate
+from antipgd.paper.networks.arms import values
+from antipgd.paper.networks.spec import Training
+from antipgd.paper.record import Record, record_from
+from antipgd.paper.store import Store
+
+_MADE = ("antipgd", "code", "python", "torch", "processor", "time")
+
+
+class Shipped(NamedTuple):
+    """Records by the name of their run, and what is known of how they were made."""
+
+    records: dict[str, Record]
+    command: str
+    made: dict[str, Any]
+
+
+@cache
+def shipped(scale: str) -> Shipped | None:
+    """What ships of a scale, made by code of the present versions; None if nothing does."""
+    path = _path(scale)
+    if not path.is_file():
+        return None
+    head, *lines = map(json.loads, path.read_text("utf-8").splitlines())
+    records = [record_from(line, Training.from_plain) for line in lines]
+    made_by = head["versions"].items()
+    current = [record for record in records if record.run.versions.items() <= made_by]
+    return Shipped({r.run.name: r for r in current}, head["command"], head["made"])
+
+
+def _path(scale: str) -> Traversable:
+    return files("antipgd.paper").joinpath("records", f"{scale}.jsonl")
+
+
+def records_digest(scale: str) -> str:
+    """Of what ships of a scale, for what is made from it."""
+    path = _path(scale)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+_SHOWN = {"test_accuracy": "test accuracy, %", "train_loss": "training loss", "trace": "trace",
+          "scaled_trace": "scaled trace"}  # fmt: skip
+
+
+def summary(records: Iterable[Record]) -> pd.DataFrame:
+    """A row for each arm: means at the end, with 95 % intervals where there are several seeds.
+
+    Measured at z while there is noise, with BatchNorm's statistics estimated anew; tuning is left
+    out.
+    """
+    arms: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        run = record.run
+        if not run.validation:
+            noise = f"{run.noise_start + 1}-{run.noise_stop or run.epochs}" if run.sigma else ""
+            key = (run.method, run.batch, run.sigma or None, noise, run.epochs)
+            arms.setdefault(key, []).append(record)
+    rows = []
+    for key, found in arms.items():
+        row = dict(zip(("method", "batch", "σ", "noisy epochs", "of"), key, strict=True))
+        row["seeds"] = len(found)
+        if lost := sum(record.status == "diverged" for record in found):
+            row["diverged"] = lost
+        for measure, title in _SHOWN.items():
+            factor = 100 if measure == "test_accuracy" else 1
+            row[title] = str(Estimate.of(factor * values(found, measure))).partition(", n")[0]
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def stored_records(store: Store, runs: Iterable[Training]) -> list[Record]:
+    """The records of those trainings that a store has."""
+    unique = {run.name: run for run in runs}
+    return [record for run in unique.values() if (record := store.get(run)) is not None]
+
+
+def lines(scale: str, store: Store, runs: Iterable[Training]) -> Iterator[str]:
+    """The file of a scale, from the records of a store."""
+    records = stored_records(store, runs)
+    if not records:
+        raise ValueError(f"{store.root} has no training of scale {scale!r}")
+    made = [store.provenance(record.run) or {} for record in records]
+    kept = {key: _all(one[key] for one in made) for key in _MADE}
+    versions = {k: v for record in records for k, v in record.run.versions.items()}
+    command = f"antipgd paper --scale {scale}"
+    yield json.dumps({"command": command, "made": kept, "versions": versions})
+    for record in records:
+        yield json.dumps(_short(asdict(record)), sort_keys=True, separators=(",", ":"))
+
+
+def _all(values: Iterable[str]) -> str:
+    """The values that occur, the least first; of many the least, the largest and their number."""
+    found = sorted(set(values))
+    if len(found) < 3:
+        return ", ".join(found)
+    return f"{found[0]} to {found[-1]} ({len(found)} different)"
+
+
+def _short(record: dict[str, Any]) -> dict[str, Any]:
+    """Measurements to six digits: a third of the bytes, and more than their errors allow."""
+    points = [[_rounded(value) for value in row] for row in record["points"]]
+    return record | {"points": points}
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,0 +1,297 @@
+"""What the training of a network is: data × model × method × seed × epochs, as plain values.
+
+As a `Run` it is named by the hash of its canonical JSON, and its result is a function of it alone.
+Its record counts in epochs. Knows no torch.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from antipgd.checks import number, one_of, whole
+from antipgd.noise.injection import check_sigma
+from antipgd.noise.laws import as_law
+from antipgd.noise.taps import Taps, telescopes
+from antipgd.paper.methods import TRAINED
+from antipgd.paper.networks.data import DATA_SETS
+from antipgd.paper.record import canonical, name_of
+
+# Raise one when a change to networks or training (or to how barriers are measured) changes results:
+# stored records are stale then.
+TRAINING_VERSION = 1
+BARRIER_VERSION = 2
+
+MEASURES = (
+    "train_loss", "train_accuracy", "test_loss", "test_accuracy", "trace", "trace_sem",
+    "scaled_trace", "scaled_trace_sem", "norm", "barrier",
+)  # fmt: skip
+PLACES = ("w", "z", "w_bn", "z_bn", "running")
+
+WIDTHS = {"resnet18": 64, "cnn": 16, "mlp": 64}  # by default
+OPTIMIZERS = ("sgd", "adamw")
+NOISY = ("all", "no_norms")
+LEAST_PROBES = 32  # as `antipgd.flatness` has it: the spread of fewer is no error bar
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training. Make it with `make_training`, which says what the fields mean."""
+
+    data: str
+    model: str
+    width: int
+    method: str
+    batch: int
+    epochs: int
+    seed: int
+    measure: tuple[int, ...]
+    images: int | None = None
+    size: int | None = None
+    optimizer: str = "sgd"
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    micro: int | None = None
+    sigma: float = 0.0
+    law: str = ""
+    relative: bool = False
+    noise_start: int = 0
+    noise_stop: int | None = None
+    noisy: str = "all"
+    validation: bool = False
+    test_images: int | None = None
+    trace_images: int = 0
+    trace_probes: int = 0
+    barriers: bool = False
+    channels_last: bool = True
+    bf16: bool = False
+
+    # What a store and a table ask of any run
+
+    problem = "network"
+    measures = MEASURES
+    relax = False
+
+    def canonical(self) -> str:
+        """As JSON with one spelling, the text its name is the hash of."""
+        return canonical(self)
+
+    @cached_property
+    def name(self) -> str:
+        """32 hexadecimal digits."""
+        return name_of(self.canonical())
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> "Training":
+        """A training from its parsed JSON."""
+        return cls(**{**values, "measure": tuple(values["measure"])})
+
+    @property
+    def settings(self) -> tuple[tuple[str, Any], ...]:
+        """None: all that can be varied is a field."""
+        return ()
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The versions of the code that the result depends on."""
+        barriers = {"barriers": BARRIER_VERSION} if self.barriers else {}
+        return {"training": TRAINING_VERSION, **barriers}
+
+    @property
+    def steps(self) -> int:
+        """What the record counts in: epochs."""
+        return self.epochs
+
+    @property
+    def taps(self) -> Taps:
+        """The colour of the noise on the weights, empty without any."""
+        return TRAINED[self.method].taps
+
+    @property
+    def has_clean_weights(self) -> bool:
+        """Whether z exists: there is no noise on the weights, or its taps sum to zero."""
+        return not self.taps or telescopes(self.taps)
+
+    # When things happen
+
+    def noise_acts(self, epoch: int) -> bool:
+        """Whether this epoch, counted from 1, has noise (or corrupted labels, or SAM's ascent)."""
+        last = self.epochs if self.noise_stop is None else self.noise_stop
+        return self.sigma > 0 and self.noise_start < epoch <= last
+
+    def measured_fully(self, epoch: int) -> bool:
+        """Whether all images are used at a measured epoch: where the noise begins, where it is
+        taken out, and at the end."""
+        return epoch in _turns(self.epochs, self.noise_start, self.noise_stop)
+
+    def prefix(self) -> "Training | None":
+        """The noise-free training that this one begins with; others may begin with it too."""
+        if not self.noise_start:
+            return None
+        return replace(
+            self, method="gd", epochs=self.noise_start, sigma=0.0, law="", relative=False,
+            noise_start=0, noise_stop=None, noisy="all", barriers=False,
+            measure=tuple(epoch for epoch in self.measure if epoch <= self.noise_start),
+        )  # fmt: skip
+
+
+def _turns(epochs: int, noise_start: int, noise_stop: int | None) -> set[int]:
+    return {epoch for epoch in (noise_start, noise_stop, epochs) if epoch}
+
+
+def _maybe(name: str, value: Any, least: int) -> int | None:
+    return None if value is None else whole(name, value, least)
+
+
+def _check_images(data: str, images: int | None, batch: int, micro: int | None) -> None:
+    available = DATA_SETS[data].training
+    if images is not None and images > available:
+        raise ValueError(f"{data} has {available} training images; got images={images}")
+    if batch > (images or available):
+        raise ValueError(
+            f"batch must not exceed the {images or available} training images; got batch={batch}"
+        )
+    if micro is not None and batch % micro:
+        raise ValueError(f"micro must divide batch={batch}; got micro={micro}")
+
+
+def _check_window(epochs: int, start: int, stop: int | None) -> None:
+    if not start < (epochs if stop is None else stop) <= epochs:
+        raise ValueError(
+            f"the noise needs 0 <= noise_start < noise_stop <= epochs={epochs}; "
+            f"got noise_start={start}, noise_stop={stop}"
+        )
+
+
+def _check_measure(measure: Iterable[int], epochs: int) -> set[int]:
+    measured = {whole("a measured epoch", epoch, 0) for epoch in measure}
+    if any(epoch > epochs for epoch in measured):
+        raise ValueError(f"measured epochs must lie between 0 and {epochs}; got {max(measured)}")
+    return measured
+
+
+def _check_trace(images: int, probes: int) -> tuple[int, int]:
+    images, probes = whole("trace_images", images, 0), whole("trace_probes", probes, 0)
+    if bool(images) != bool(probes):
+        raise ValueError(
+            f"a trace needs both trace_images and trace_probes; got {images} and {probes}"
+        )
+    if 0 < probes < LEAST_PROBES:
+        raise ValueError(f"trace_probes must be 0 or at least {LEAST_PROBES}; got {probes}")
+    return images, probes
+
+
+def _strength(method: str, sigma: float) -> float:
+    """σ of a method that has one; for `label` a probability."""
+    if not TRAINED[method].has_sigma:
+        return 0.0
+    if check_sigma(sigma) == 0:
+        raise ValueError(f"method {method!r} needs sigma > 0; got {sigma!r}")
+    if method == "label" and sigma > 1:
+        raise ValueError(f"sigma is a probability for method 'label'; got {sigma!r}")
+    return float(sigma)
+
+
+def make_training(
+    data: str,
+    model: str,
+    method: str,
+    *,
+    batch: int,
+    epochs: int,
+    seed: int,
+    images: int | None = None,
+    size: int | None = None,
+    width: int | None = None,
+    optimizer: str = "sgd",
+    lr: float = 0.05,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    micro: int | None = None,
+    sigma: float = 0.0,
+    law: str = "gaussian",
+    relative: bool = False,
+    noise_start: int = 0,
+    noise_stop: int | None = None,
+    noisy: str = "all",
+    validation: bool = False,
+    measure: Iterable[int] = (),
+    test_images: int | None = None,
+    trace_images: int = 0,
+    trace_probes: int = 0,
+    barriers: bool = False,
+    channels_last: bool = True,
+    bf16: bool = False,
+) -> Training:
+    """A training with defaults filled in, in the one spelling that its name depends on.
+
+    - `data`: a name of `data.DATA_SETS`; `images`: how many for training, as many of every class,
+      drawn by the seed (None: all); `size`: side of the images, each pixel a mean (None: as they
+      are).
+    - `model`: resnet18, cnn, mlp; `width`: channels of the first stage, or hidden units.
+    - `method`: a name of `methods.TRAINED`. What makes gd of sgd is `batch` alone.
+      `sigma`: standard deviation of the noise on the weights; for label the probability that a
+      label is replaced by a uniform one, anew in every epoch; for sam the radius ρ of its ascent.
+    - `batch`: images per step. An epoch has ⌊images / batch⌋ steps in a fresh order; what remains
+      is left out, so that all steps are alike. `micro`: a batch is computed in parts of this size,
+      each with BatchNorm statistics of its own, as on several GPUs (7500 = 5 × 1500).
+    - `noise_start`, `noise_stop`: the noise acts in epochs start < e ≤ stop (None: to the end).
+      After `noise_stop` the draw is taken out of the weights, where taps allow it. `relative`:
+      sigma is in units of each tensor's root mean square when the noise begins. `noisy`: all
+      weights, or no_norms for all but those of BatchNorm.
+    - `validation`: a fifth of every class of the training images is held out, and is what stands
+      for the test images.
+    - `measure`: epochs after which it is measured; those where the noise begins and ends, and the
+      last, always are. `test_images`: how many images of training and test each are used at the
+      others (None: all). `trace_images`, `trace_probes`: images and random vectors for the trace
+      of the Hessian (0: no trace). `barriers`: measure the loss barrier between the weights where
+      the noise begins and the clean ones of each measured epoch after.
+    - `optimizer`: sgd or adamw. `channels_last`, `bf16` (autocast): how it is computed. A machine
+      that announces AMX but does not allow it kills bf16 with SIGILL, unless the variable
+      ONEDNN_MAX_CPU_ISA is AVX512_CORE_BF16 or less.
+    """
+    one_of("data", data, DATA_SETS)
+    one_of("model", model, WIDTHS)
+    one_of("method", method, TRAINED)
+    epochs, batch = whole("epochs", epochs, 1), whole("batch", batch, 1)
+    images, micro = _maybe("images", images, 1), _maybe("micro", micro, 1)
+    _check_images(data, images, batch, micro)
+    strength = _strength(method, sigma)
+    noise_start = whole("noise_start", noise_start, 0) if strength else 0
+    noise_stop = _maybe("noise_stop", noise_stop, 1) if strength else None
+    _check_window(epochs, noise_start, noise_stop)
+    stop = None if noise_stop == epochs else noise_stop
+    measured = _check_measure(measure, epochs)
+    trace_images, trace_probes = _check_trace(trace_images, trace_probes)
+    on_weights = bool(TRAINED[method].taps)
+    return Training(
+        data=data,
+        model=model,
+        width=whole("width", WIDTHS[model] if width is None else width, 1),
+        method=method,
+        batch=batch,
+        epochs=epochs,
+        seed=whole("seed", seed, 0),
+        measure=tuple(sorted(measured | _turns(epochs, noise_start, stop))),
+        images=images,
+        size=_maybe("size", size, 1),
+        optimizer=one_of("optimizer", optimizer, OPTIMIZERS),
+        lr=number("lr", lr, 0, above=True),
+        momentum=number("momentum", momentum, 0, 1) if optimizer == "sgd" else 0.9,
+        weight_decay=number("weight_decay", weight_decay, 0),
+        micro=None if micro == batch else micro,
+        sigma=strength,
+        law=str(as_law(law)) if on_weights else "",
+        relative=bool(relative) and on_weights,
+        noise_start=noise_start,
+        noise_stop=stop,
+        noisy=one_of("noisy", noisy, NOISY) if on_weights else "all",
+        validation=bool(validation),
+        test_images=_maybe("test_images", test_images, 1),
+        trace_images=trace_images,
+        trace_probes=trace_probes,
+        barriers=bool(barriers),
+        channels_last=bool(channels_last),
+        bf16=bool(bf16),
+    )

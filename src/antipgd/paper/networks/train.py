@@ -1,0 +1,289 @@
+"""One network trained: epochs of steps, noise by `antipgd.torch.attach`, measured, resumable.
+
+An epoch is: the noise begins if it is its time, steps, measurements, the noise ends if it is its
+time, checkpoint. A training killed at any moment goes on from its last checkpoint with the same
+bits. Nothing random lives in this process: order, labels and noise are functions of the seed.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from antipgd.paper.methods import TRAINED
+from antipgd.paper.networks.checkpoint import Checkpoints
+from antipgd.paper.networks.evaluate import Evaluator, Tick, point, saved_weights, weights_of
+from antipgd.paper.networks.examples import Examples, corrupted, epoch_order, make_examples
+from antipgd.paper.networks.gradients import GRADIENTS, micro_batches
+from antipgd.paper.networks.logs import Log, write_log
+from antipgd.paper.networks.machine import (
+    check_device,
+    check_memory,
+    memory_advice,
+    own_device,
+    reproducible,
+)
+from antipgd.paper.networks.models import make_network
+from antipgd.paper.networks.ranks import Ranks, join
+from antipgd.paper.networks.spec import Training
+from antipgd.paper.record import Point, Record
+from antipgd.torch import Noise, attach, norms
+from antipgd.torch.saved import KEY as NOISE_KEY
+
+
+class StoppedError(Exception):
+    """A `tick` raises it to end a training at its next step, with its checkpoint kept."""
+
+
+@dataclass
+class Progress:
+    """How far a training is."""
+
+    epoch: int = 0  # epochs that are done, with their measurements
+    step: int = 0  # steps done of the epoch after them
+    loss: float = 0.0  # sum over those steps
+    right: int = 0
+    points: list[Point] = field(default_factory=list)
+    before: dict[str, Any] | None = None  # weights where the noise begins, for barriers
+    diverged_at: int | None = None
+
+
+def make_optimizer(spec: Training, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of a training, by names, so that the noise knows the parameters."""
+    parameters = model.named_parameters()
+    if spec.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=spec.weight_decay, fused=True)
+    return torch.optim.SGD(
+        parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True
+    )
+
+
+class Trainer:
+    """A training on its way."""
+
+    def __init__(
+        self,
+        spec: Training,
+        examples: Examples,
+        checkpoints: Checkpoints | None,
+        log: Log,
+        ranks: Ranks,
+    ) -> None:
+        self.spec, self.examples, self.progress = spec, examples, Progress()
+        layout = torch.channels_last if spec.channels_last else torch.contiguous_format
+        model = make_network(spec.model, spec.width, examples.shape, examples.classes, spec.seed)
+        device = examples.train[0].device
+        check_memory(spec, model, examples.shape, str(device))
+        self.model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
+        self.optimizer = make_optimizer(spec, self.model)
+        self.noise: Noise | None = None
+        self.ranks = ranks
+        self.ranks.check(spec.batch // (spec.micro or spec.batch))
+        self._checkpoints, self._log, self._saved = checkpoints, log, time.monotonic()
+        self._evaluator = Evaluator(spec, self.model, examples)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches only."""
+        return len(self.examples.train[1]) // self.spec.batch
+
+    @property
+    def done(self) -> bool:
+        """Whether all epochs are behind, or it diverged."""
+        return self.progress.epoch == self.spec.epochs or self.progress.diverged_at is not None
+
+    # Checkpoints
+
+    def save(self) -> None:
+        """Write a checkpoint, if there is where to."""
+        self._saved = time.monotonic()
+        if self._checkpoints is not None and self.ranks.first:
+            state = {**vars(self.progress), "model": self.model.state_dict(),
+                     "optimizer": self.optimizer.state_dict()}  # fmt: skip
+            self._checkpoints.save(state)
+            write_log(self._checkpoints.folder / "log.csv", self.progress.points)
+
+    def resume(self) -> None:
+        """Go on from this training's checkpoint, or from the end of the one it begins with."""
+        if self._checkpoints is None:
+            return
+        if self.ranks.first:
+            self._checkpoints.tidy()
+        state = self._checkpoints.load()
+        prefix = self.spec.prefix()
+        if state is None and prefix is not None:
+            found = self._checkpoints.of(prefix).load()
+            state = found if found is not None and found["epoch"] == prefix.epochs else None
+        if state is None:
+            return
+        self.progress = Progress(**{name: state[name] for name in vars(self.progress)})
+        if self.progress.before is not None:  # loading a state into model and optimizer moves it
+            device = self.examples.train[0].device
+            self.progress.before = {k: w.to(device) for k, w in self.progress.before.items()}
+        points, self.progress.points = self.progress.points, []
+        self._add_points([tuple(row) for row in points])
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if any(NOISE_KEY in group for group in self.optimizer.param_groups):
+            self._attach()  # which goes on from there
+
+    def _keep(self, name: str) -> None:
+        if self._checkpoints is not None and self.ranks.first:
+            weights = saved_weights(self.spec, self.model, self.examples.train, self.noise)
+            self._checkpoints.keep_weights(name, weights)
+
+    # Training
+
+    def _attach(self) -> None:
+        spec = self.spec
+        self.noise = attach(
+            self.optimizer, spec.sigma, relative=spec.relative, law=spec.law, taps=spec.taps,
+            seed=spec.seed, model=self.model,
+            exclude=norms(self.model) if spec.noisy == "no_norms" else None,
+        )  # fmt: skip
+
+    def _end_noise(self) -> None:
+        """Take the draw out of the weights, where there are clean ones, and go on without."""
+        if self.noise is not None:
+            self.noise.stop(remove=self.noise.removable)
+            self.noise = None
+
+    def _step(self, rows: torch.Tensor, labels: torch.Tensor, noisy: bool) -> tuple[float, int]:
+        spec = self.spec
+        batch = self.examples.train[0][rows], labels[rows]
+        parts = micro_batches(batch, spec.micro)
+        gradient = GRADIENTS[TRAINED[spec.method].gradient if noisy else "plain"]
+        found = gradient(self.model, parts, spec.sigma, self.ranks, bf16=spec.bf16)
+        if math.isfinite(found[0]):
+            self.optimizer.step()
+        return found
+
+    def steps(self) -> Iterator[float]:
+        """The rest of this epoch, its loss after every step; ends where that is not finite."""
+        spec, progress = self.spec, self.progress
+        epoch, labels = progress.epoch + 1, self.examples.train[1]
+        noisy = spec.noise_acts(epoch)
+        if spec.barriers and (progress.epoch, progress.step) == (spec.noise_start, 0):
+            progress.before = weights_of(self.model)
+        if noisy and spec.taps and self.noise is None:
+            self._attach()
+        if noisy and spec.method == "label":
+            labels = corrupted(labels, spec.sigma, self.examples.classes, spec.seed, epoch)
+        order = epoch_order(spec.seed, epoch, len(labels))
+        while progress.step < self.steps_per_epoch:
+            rows = order[progress.step * spec.batch :][: spec.batch]
+            loss, right = self._step(rows, labels, noisy)
+            if not math.isfinite(loss):
+                self._diverge(epoch)
+                return
+            progress.step += 1
+            progress.loss += loss
+            progress.right += right
+            yield loss
+
+    def run_epoch(self, tick: Tick, save_every: float) -> None:
+        """Go on to the end of this epoch, and measure there."""
+        for _ in self.steps():
+            self._between_steps(tick, save_every)
+        if not self.done:
+            self._end_epoch(self.progress.epoch + 1, tick)
+
+    def _between_steps(self, tick: Tick, save_every: float) -> None:
+        try:
+            tick(0)
+        except StoppedError:
+            self.save()
+            raise
+        if time.monotonic() - self._saved > save_every:
+            self.save()
+
+    def _diverge(self, epoch: int) -> None:
+        self.progress.diverged_at = epoch
+        self._add_points([point(epoch, "running", {"train_loss": math.inf})])
+
+    def _end_epoch(self, epoch: int, tick: Tick) -> None:
+        progress, steps = self.progress, self.steps_per_epoch
+        if epoch in self.spec.measure:
+            self.save()  # measuring may take long
+        running = {"train_loss": progress.loss / steps,
+                   "train_accuracy": progress.right / (steps * self.spec.batch)}  # fmt: skip
+        self._add_points([point(epoch, "running", running)])
+        if not all(torch.isfinite(p).all() for p in self.model.parameters()):
+            self.progress.diverged_at = epoch
+            return
+        self.measure(epoch, tick)
+        if epoch == self.spec.noise_stop:
+            self._keep("clean-at-stop")
+            self._end_noise()
+        progress.epoch, progress.step, progress.loss, progress.right = epoch, 0, 0.0, 0
+
+    def measure(self, epoch: int, tick: Tick) -> None:
+        """Measure, if this epoch is one to be measured."""
+        if epoch not in self.spec.measure:
+            return
+        self._add_points(self._evaluator.points(epoch, self.noise, self.progress.before, tick))
+
+    def measure_start(self, tick: Tick) -> None:
+        """Measure the initial weights, if asked to and at them."""
+        if self.progress == Progress():
+            self.measure(0, tick)
+
+    def _add_points(self, points: list[Point]) -> None:
+        self.progress.points += points
+        self._log.add(points)
+
+    def finish(self) -> Record:
+        """Leave the last clean weights behind, and the record."""
+        if self.progress.diverged_at is None:
+            self._keep("clean-at-end")
+        diverged_at = self.progress.diverged_at
+        status = "ok" if diverged_at is None else "diverged"
+        points = tuple(self.progress.points)
+        return Record(self.spec, status, diverged_at, None, points, {}, None, None)
+
+    def close(self) -> None:
+        """Let go of the noise, so that another training of this process may draw the same."""
+        if self.noise is not None:
+            self.noise.stop(remove=False)
+
+
+def train(
+    spec: Training,
+    root: Path | None = None,
+    *,
+    tick: Tick = lambda epochs: None,
+    warn: Callable[[str], None] = lambda message: None,
+    log: Log | None = None,
+    save_every: float = 60.0,
+    threads: int = 1,
+    device: str = "cpu",
+) -> Record:
+    """The record of a training. With `root`, checkpoints, clean weights and a log lie in a folder
+    below it, and a training that was interrupted goes on where it was.
+
+    `tick` is told of epochs done, and called after every step; it may raise `StoppedError`. `log`
+    hears of points as they are measured. `save_every` are the seconds between checkpoints within
+    an epoch. With more `threads` than one the last bits of the result depend on their number, and
+    on a `device` other than the CPU on that; `cuda` under torchrun is a GPU for each process.
+    """
+    device = own_device(device)
+    check_device(device)
+    with reproducible(threads), memory_advice(spec):
+        checkpoints = None if root is None else Checkpoints(root, spec, warn)
+        examples = make_examples(spec, device)
+        trainer = Trainer(spec, examples, checkpoints, log or Log(), join(device))
+        with closing(trainer):
+            trainer.resume()
+            tick(trainer.progress.epoch)
+            trainer.measure_start(tick)
+            while not trainer.done:
+                trainer.run_epoch(tick, save_every)
+                trainer.save()
+                tick(1)
+            return trainer.finish()

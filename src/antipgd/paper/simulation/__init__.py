@@ -1,0 +1,1 @@
+"""Small problems, many runs at once: what of the paper needs no torch."""

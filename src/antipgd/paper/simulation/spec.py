@@ -1,0 +1,232 @@
+"""What a run is: problem × method × seed × steps × measurements, as plain values.
+
+The hash of its canonical JSON is its name; its result is a function of it alone. Seeds are derived
+from named parts, so that methods that are compared share data, starting point and draws.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from antipgd import checks
+from antipgd.noise.injection import check_sigma
+from antipgd.noise.laws import as_law
+from antipgd.noise.schedules import Schedule, Window, as_schedule, factor
+from antipgd.noise.stream import stream_key
+from antipgd.noise.taps import Taps, as_taps, telescopes
+from antipgd.paper.methods import SIMULATED
+from antipgd.paper.record import canonical, name_of
+from antipgd.paper.simulation.problems import (
+    Problem,
+    Setting,
+    make_problem,
+    problem_class,
+    settings_of,
+)
+
+# Raise it when a change to problems or simulator changes results: stored records of another
+# version are stale. The golden records of the tests tell when.
+RESULTS_VERSION = 1
+
+MEASURES = ("train_loss", "test_loss", "trace", "norm", "watched")
+PLACES = ("w", "z", "relaxed")
+POINTS = 40
+
+
+def measured_steps(steps: int, points: int = POINTS) -> tuple[int, ...]:
+    """0, `steps`, and about `points` steps between them, equally far apart in the logarithm.
+
+    >>> measured_steps(1000, 7)
+    (0, 1, 3, 10, 32, 100, 316, 1000)
+    """
+    between = np.geomspace(1, steps, max(points, 1)) if steps > 1 else np.ones(1)
+    return tuple(sorted({0, steps, *(round(float(step)) for step in between)}))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. Make it with `make_run`, which fills in defaults and refuses what has no meaning.
+
+    `sigma` is the standard deviation of the noise on the weights, for method `label` on the
+    labels. `taps` is empty without noise on the weights. `batch` is None for full gradients.
+    `start` and `stop` are the noise's: it acts at steps start < n ≤ stop. `leave` ends the run
+    when the problem's watched quantity leaves that open interval. `noisy` names the part of the
+    weights that gets noise.
+    """
+
+    problem: str
+    settings: tuple[tuple[str, Setting], ...]
+    method: str
+    lr: float
+    sigma: float
+    taps: Taps
+    law: str
+    batch: int | None
+    seed: int
+    steps: int
+    measure: tuple[int, ...]
+    schedule: str | None = None
+    start: int = 0
+    stop: int | None = None
+    leave: tuple[float, float] | None = None
+    relax: bool = True
+    noisy: str = "all"
+
+    measures = MEASURES
+
+    def canonical(self) -> str:
+        """The run as JSON with one spelling, the text its name is the hash of."""
+        return canonical(self)
+
+    @cached_property
+    def name(self) -> str:
+        """32 hexadecimal digits."""
+        return name_of(self.canonical())
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The versions of the code that the result depends on."""
+        return {"results": RESULTS_VERSION, "problem": problem_class(self.problem).version}
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> "Run":
+        """A run from its parsed JSON."""
+        fixed = dict(values)
+        fixed["settings"] = tuple((name, value) for name, value in fixed["settings"])
+        for name in ("taps", "measure", "leave"):
+            if fixed.get(name) is not None:
+                fixed[name] = tuple(fixed[name])
+        return cls(**fixed)
+
+    def measured_at(self, place: str) -> bool:
+        """Whether a run like this is measured at a place."""
+        return place == "w" or (self.has_clean_weights if place == "z" else self.relax)
+
+    def make_problem(self) -> Problem:
+        """The problem with this run's settings."""
+        return make_problem(self.problem, dict(self.settings))
+
+    def make_data(self, problem: Problem) -> Any:
+        """The data of this run's seed."""
+        return problem.data(self._generator("data"))
+
+    def make_start(self, problem: Problem) -> np.ndarray:
+        """w_0 of this run's seed."""
+        return problem.start(self._generator("start"))
+
+    def _generator(self, purpose: str) -> np.random.Generator:
+        """NumPy's generator on its own named part of the seed."""
+        key = stream_key(self.seed, self.problem, purpose)
+        return np.random.Generator(np.random.Philox(key=key))
+
+    @property
+    def has_clean_weights(self) -> bool:
+        """Whether z exists: there is no noise on the weights, or its taps sum to zero."""
+        return not self.taps or telescopes(self.taps)
+
+    def factor(self, step: int) -> float:
+        """What σ is multiplied by at a step: the schedule inside the noise's window."""
+        if not Window(self.start, self.stop)(step):
+            return 0.0
+        return factor(self._schedule, step)
+
+    @cached_property
+    def _schedule(self) -> Schedule | None:
+        return None if self.schedule is None else as_schedule(self.schedule)
+
+
+def _check_leave(problem: Problem, name: str, leave: Any) -> tuple[float, float] | None:
+    if leave is None:
+        return None
+    limits = checks.interval("leave", leave)
+    if type(problem).watch is Problem.watch:
+        raise ValueError(f"{name} has no watched quantity that could leave an interval")
+    return limits
+
+
+def _check_fit(
+    problem: Problem, name: str, method: str, taps: Taps | None, batch: int | None
+) -> None:
+    """Refuse what a method does not take, or what it asks of a problem that has none."""
+    kind = SIMULATED[method]
+    if taps is not None and method != "noise":
+        raise ValueError(f"taps are for method 'noise'; got taps={taps!r} for {method!r}")
+    if batch is not None and not kind.batches and method != "noise":
+        takers = ", ".join(one for one, other in SIMULATED.items() if other.batches)
+        raise ValueError(f"batch is for {takers} and noise; got batch={batch} for {method!r}")
+    if (kind.batches or kind.labels or batch is not None) and problem.examples == 0:
+        raise ValueError(f"{name} has no examples, which method {method!r} needs")
+
+
+def _check_noise(
+    problem: Problem, name: str, noisy: str, schedule: str | None, start: int, stop: int | None
+) -> None:
+    """Refuse noise in a part that is not there, or at times that are none."""
+    if noisy != "all" and noisy not in problem.parts:
+        raise ValueError(
+            f"unknown part {noisy!r} of {name}; {checks.nearest(noisy, ['all', *problem.parts])}"
+        )
+    if schedule is not None:
+        as_schedule(schedule)
+    Window(start, stop)
+
+
+def _check_measure(steps: int, measure: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The steps after which it is measured, the first and the last among them."""
+    if measure is None:
+        return measured_steps(steps)
+    wanted = tuple(sorted({*measure, 0, steps}))
+    if not all(0 <= step <= steps for step in wanted):
+        raise ValueError(f"measured steps must lie between 0 and {steps}; got {wanted}")
+    return tuple(map(int, wanted))
+
+
+def make_run(
+    problem: str,
+    settings: Mapping[str, Setting],
+    method: str,
+    *,
+    lr: float,
+    steps: int,
+    seed: int,
+    sigma: float = 0.0,
+    taps: Taps | None = None,
+    law: str = "gaussian",
+    batch: int | None = None,
+    measure: tuple[int, ...] | None = None,
+    schedule: str | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    leave: tuple[float, float] | None = None,
+    relax: bool = True,
+    noisy: str = "all",
+) -> Run:
+    """A run with defaults filled in, in the one spelling that its name depends on."""
+    made = make_problem(problem, settings)
+    kind = SIMULATED[checks.one_of("method", method, SIMULATED)]
+    _check_fit(made, problem, method, taps, batch)
+    _check_noise(made, problem, noisy, schedule, start, stop)
+    steps = checks.whole("steps", steps, 1)
+    batched = kind.batches or bool(batch)
+    return Run(
+        problem=problem,
+        settings=tuple(sorted(settings_of(made).items())),
+        method=method,
+        lr=checks.number("lr", lr, 0, above=True),
+        sigma=check_sigma(sigma) if kind.has_sigma else 0.0,
+        taps=kind.taps if taps is None else as_taps(taps),
+        law=str(as_law(law)) if kind.draws else "",
+        batch=checks.whole("batch", 1 if batch is None else batch, 1) if batched else None,
+        seed=checks.whole("seed", seed, 0),
+        steps=steps,
+        measure=_check_measure(steps, measure),
+        schedule=schedule if kind.draws else None,
+        start=checks.whole("start", start, 0) if kind.draws else 0,
+        stop=stop if kind.draws else None,
+        leave=_check_leave(made, problem, leave),
+        relax=bool(relax),
+        noisy=noisy if kind.taps else "all",
+    )

@@ -1,0 +1,158 @@
+"""Steps of a block in plain NumPy: the slow, obvious version, for any problem.
+
+w_{n+1} = w_n − η g_n + ε_n with ε_n = Σ_j taps[j] σ_{n+1−j} ξ_{n+1−j} in every lane; g_n is the
+full gradient, that of a mini-batch, or that for shifted labels. `compiled` does the same.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antipgd.noise import kernels
+from antipgd.noise.inplace import law_arguments
+from antipgd.noise.stream import key_indices
+from antipgd.paper.pipeline import Tick
+from antipgd.paper.simulation.blocks import LANES, Block
+from antipgd.paper.simulation.problems.problem import Array
+
+RELAX_STEPS = 100_000
+_LOOK = 256  # steps of a relaxation between two ticks
+RELAX_TOLERANCE = 1e-8
+
+
+class Stepper(Protocol):
+    """A block on its way. A lane that left stands still at its last weights.
+
+    `diverged_at` is the step at which a lane's weights would no longer have been finite, `left_at`
+    the one at which its watched quantity was outside the interval; zero while neither happened.
+    """
+
+    step: int
+    diverged_at: NDArray[np.int64]
+    left_at: NDArray[np.int64]
+
+    def advance(self, last: int) -> None:
+        """Go on to step `last`, and look there whether lanes have left."""
+
+    def weights(self) -> Array:
+        """Weights of all lanes, shape (LANES, d)."""
+
+    def relax(
+        self, W: Array, going: NDArray[np.bool_], tick: Tick
+    ) -> tuple[Array, NDArray[np.int64]]:
+        """Noise-free descent of the lanes `going` until ‖g‖ < 1e-8 (1 + ‖g at the start‖).
+
+        At most RELAX_STEPS steps. Returns the weights and how many steps each lane took, −1 for
+        those that left the finite numbers. `tick` is called now and then and may raise to stop.
+        """
+
+
+# Where a method's gradient is taken, given the gradient as a function and each lane's σ.
+GRADIENTS: dict[str, Callable[[Callable[[Array], Array], Array, Array], Array]] = {
+    "plain": lambda at, W, sigma: at(W),
+}
+
+
+def weight_draws(block: Block, step: int) -> Array:
+    """ξ_step of the weights, zero in the parts that get no noise."""
+    return block.mask * lane_draws(block, block.keys[0], step, len(block.start))
+
+
+def lane_draws(block: Block, key: int, step: int, count: int) -> Array:
+    """ξ_step as float64; zero before step 1."""
+    drawn = np.zeros(count, np.float32)
+    if step >= 1:
+        kernels.draw_into(drawn, np.uint64(key), step, 0, law_arguments(block.law))
+    return drawn.astype(np.float64)
+
+
+class NumpyStepper:
+    """A `Stepper` that knows nothing but the problem's NumPy functions."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.step = 0
+        self.diverged_at = np.zeros(LANES, np.int64)
+        self.left_at = np.zeros(LANES, np.int64)
+        self._alive = np.array([run is not None for run in block.lanes])
+        self._W = np.tile(block.start, (LANES, 1))
+        self._eta = block.per_lane(lambda run: run.lr)[:, None]
+
+    def weights(self) -> Array:
+        return self._W.copy()
+
+    def advance(self, last: int) -> None:
+        block, depth = self.block, len(self.block.taps)
+        sigmas = block.sigmas(self.step + 2 - max(depth, 1), last + 1)  # of the draws needed
+        for n in range(self.step, last):
+            self._look(n)
+            if not self._alive.any():
+                break
+            now = sigmas[n - self.step :][: max(depth, 1)][::-1]  # σ_{n+1}, σ_n, …
+            W = self._W - self._eta * self._gradient(n + 1, now[0])
+            if depth and now.any():
+                W = W + self._injection(n + 1, now)
+            finite = np.isfinite(W).all(axis=1)
+            self.diverged_at[self._alive & ~finite] = n + 1
+            self._alive &= finite
+            self._W[self._alive] = W[self._alive]
+        self.step = last
+        self._look(last)
+
+    def _look(self, n: int) -> None:
+        if self.block.shared.leave is not None and n > 0:
+            low, high = self.block.shared.leave
+            watched = self.block.problem.watch(self._W)
+            left = self._alive & ~((low < watched) & (watched < high))
+            self.left_at[left] = n
+            self._alive &= ~left
+
+    def _gradient(self, step: int, sigma: Array) -> Array:
+        block = self.block
+        examples, batch = block.problem.examples, block.shared.batch
+        _, batch_key, label_key = block.keys
+        rows = None if batch is None else key_indices(batch_key, step, batch, examples)
+        shift = None
+        if block.labelled.any():
+            drawn = lane_draws(block, label_key, step, batch or examples)
+            shift = (block.labelled * sigma)[:, None] * drawn
+
+        def at(W: Array) -> Array:
+            if rows is None and shift is None:
+                return block.problem.gradient(W, block.data)
+            return block.problem.gradient(W, block.data, rows, shift)
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            return GRADIENTS[block.gradient](at, self._W, sigma)
+
+    def _injection(self, newest: int, sigmas: Array) -> Array:
+        """Σ_j taps[j] σ_{newest−j} ξ_{newest−j}, from the newest draw to the oldest."""
+        total = np.zeros_like(self._W)
+        for lag, (taps, sigma) in enumerate(zip(self.block.taps, sigmas, strict=True)):
+            total += (taps * sigma)[:, None] * weight_draws(self.block, newest - lag)
+        return total
+
+    def relax(
+        self, W: Array, going: NDArray[np.bool_], tick: Tick
+    ) -> tuple[Array, NDArray[np.int64]]:
+        problem, data = self.block.problem, self.block.data
+        W, going, steps = W.copy(), going.copy(), np.zeros(LANES, np.int64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            g = problem.gradient(W, data)
+            enough = RELAX_TOLERANCE * (1 + np.linalg.norm(g, axis=1))
+            for n in range(RELAX_STEPS):
+                if n % _LOOK == 0:
+                    tick(0)
+                going &= ~(np.linalg.norm(g, axis=1) < enough)
+                if not going.any():
+                    break
+                after = W - self._eta * g
+                lost = going & ~np.isfinite(after).all(axis=1)
+                steps[lost] = -1
+                going &= ~lost
+                W[going] = after[going]
+                steps[going] += 1
+                g = problem.gradient(W, data)
+        return W, steps

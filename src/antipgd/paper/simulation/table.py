@@ -1,0 +1,130 @@
+"""Records as a tidy table, one row per run × measured step × place, and its summary over seeds."""
+
+import math
+from collections.abc import Iterable
+
+import pandas as pd
+
+from antipgd.estimate import Estimate
+from antipgd.paper.methods import SIMULATED
+from antipgd.paper.record import Record
+from antipgd.paper.simulation.spec import PLACES
+
+COLUMNS = (
+    "problem", "method", "lr", "sigma", "taps", "law", "batch", "seed", "step", "place",
+    "train_loss", "test_loss", "trace", "status", "diverged_at",
+)  # fmt: skip
+SETTING = ("problem", "method", "lr", "sigma", "taps", "law", "batch")  # what seeds repeat
+
+
+def number(value: float) -> str:
+    """The shortest decimal that reads back as the same number, without a needless .0."""
+    return repr(float(value)).removesuffix(".0")
+
+
+def written_taps(taps: Iterable[float]) -> str:
+    """Taps as the command line takes them, such as 1,-0.9; empty without noise on the weights."""
+    return ",".join(map(number, taps))
+
+
+def _values(record: Record) -> dict[tuple[int, str], tuple[float, ...]]:
+    """Measured values by step and place, infinite from where the run diverged."""
+    run = record.run
+    values: dict[tuple[int, str], tuple[float, ...]] = {
+        (step, place): tuple(math.nan if number is None else number for number in numbers[:3])
+        for step, place, *numbers in record.points
+    }
+    if record.diverged_at is not None:
+        places = [place for place in PLACES if run.measured_at(place)]
+        for place in places:
+            for step in run.measure if place != "relaxed" else run.measure[-1:]:
+                values.setdefault((step, place), (float("inf"),) * 3)
+    return values
+
+
+def table(records: Iterable[Record]) -> pd.DataFrame:
+    """All measurements. A run that diverged has infinite values from then on, so that no mean can
+    leave it out unnoticed."""
+    rows = []
+    for record in records:
+        run = record.run
+        setting = (run.problem, run.method, run.lr, run.sigma, written_taps(run.taps), run.law,
+                   run.batch, run.seed)  # fmt: skip
+        values = _values(record)
+        for place in PLACES:
+            for step in sorted(step for step, where in values if where == place):
+                rows.append((*setting, step, place, *values[step, place], record.status,
+                             record.diverged_at))  # fmt: skip
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    return frame.astype({"batch": "Int64", "diverged_at": "Int64"})
+
+
+def _shown(values: pd.Series, form: str = ".3g") -> str:
+    """Mean and 95 % interval over seeds; no interval if a run of the group diverged."""
+    if values.isna().all():  # also if there are none
+        return ""
+    estimate = Estimate.of(values)
+    low, high = estimate.interval()
+    around = "" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]"
+    return f"{estimate.mean:{form}}{around}"
+
+
+def _counts(ends: pd.DataFrame, sides: Iterable[str]) -> dict[str, object]:
+    """How many runs there are, diverged and left, and when those that left did so."""
+    lost = int((ends["status"] == "diverged").sum())
+    row: dict[str, object] = {"n": len(ends), "diverged": f"{lost}/{len(ends)}" if lost else "0"}
+    for side in sides:
+        row[side] = int((ends["status"] == side).sum())
+    row["left at"] = _shown(ends.loc[ends["status"].str.startswith("left"), "step"], ".0f")
+    return row
+
+
+def summary(result: pd.DataFrame) -> pd.DataFrame:
+    """One row per setting at the last step: means with 95 % intervals over seeds, at each place.
+
+    A setting of which a run diverged has an infinite mean: no survivors are averaged. The columns
+    of z are blank for methods without noise on the weights, where z is w.
+    """
+    rows = []
+    sides = [side for side in ("left low", "left high") if (result["status"] == side).any()]
+    for key, group in result.groupby(list(SETTING), sort=False, dropna=False):
+        setting = dict(zip(SETTING, key, strict=True))
+        last = group.loc[group.groupby(["seed", "place"])["step"].idxmax()]
+        row = {k: "" if pd.isna(v) else v for k, v in setting.items() if k != "problem"}
+        places = PLACES if row["taps"] != "" else ("w", "relaxed")
+        row |= _counts(last[last["place"] == "w"], sides)
+        for place in PLACES:
+            for measure, short in (("test_loss", "test"), ("trace", "trace")):
+                values = last.loc[last["place"] == place, measure]
+                row[f"{short} {place}"] = _shown(values) if place in places else ""
+        rows.append(row)
+    frame = pd.DataFrame(rows)
+    return frame.loc[:, [(frame[name] != "").any() for name in frame]]
+
+
+def _keys(frame: pd.DataFrame) -> pd.DataFrame:
+    """The settings of a summary as text, without those that the method's name says already."""
+    keys = frame[[name for name in SETTING if name in frame]].copy()
+    noisy = keys["method"].map(lambda method: SIMULATED[method].has_sigma)
+    keys["lr"] = keys["lr"].map(number)
+    keys["sigma"] = keys["sigma"].map(number).where(noisy, "")
+    if "taps" in keys and not (keys["method"] == "noise").any():
+        keys = keys.drop(columns="taps")
+    if "law" in keys and keys["law"].isin(["", "gaussian"]).all():
+        keys = keys.drop(columns="law")
+    return keys.loc[:, [(keys[name] != "").any() for name in keys]]
+
+
+def summary_text(frame: pd.DataFrame) -> str:
+    """A summary to print: a table of the test losses and one of the traces, to fit a screen."""
+    keys = _keys(frame)
+    counts = [name for name in ("n", "diverged") if name in frame]
+    left = [name for name in frame if name.startswith("left ")]
+    tables = [[name for name in frame if name.startswith(kind)] for kind in ("test ", "trace ")]
+    tables = [names for names in tables if names]
+    if left:
+        tables.insert(0, left)
+    if tables:
+        tables[0] = counts + tables[0]
+    parts = [keys.join(frame[names]) for names in tables or [counts]]
+    return "\n\n".join(part.to_string(index=False) for part in parts)

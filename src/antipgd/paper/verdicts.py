@@ -1,0 +1,109 @@
+"""The desk: an experiment's records become claims and a figure, made again only if need be.
+
+Also draws and lists what has been trained of a scale, complete or not. As a script it writes the
+file of records that ships: `python -m antipgd.paper.verdicts SCALE STORE > FILE`.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from antipgd.paper.claims import Claim
+from antipgd.paper.experiments import SHOWN_SCALE, load, runs_of, scaled_experiments
+from antipgd.paper.figures import Figure, rendered
+from antipgd.paper.files import make_folder, write
+from antipgd.paper.networks.scales import Scale, scale_named
+from antipgd.paper.networks.shipped import lines, records_digest
+from antipgd.paper.networks.spec import Training
+from antipgd.paper.pipeline import Outcome
+from antipgd.paper.record import Record, Spec
+from antipgd.paper.results import Results
+from antipgd.paper.simulation.spec import RESULTS_VERSION
+from antipgd.paper.store import Store, code_digest
+
+KINDS = ("png", "svg")
+
+
+class Judged(NamedTuple):
+    """What an experiment says of its records."""
+
+    claims: list[Claim]
+    files: dict[str, bytes]  # the figure, by kind
+
+
+class Desk:
+    """Claims and figures, made again only if they or what they depend on has changed.
+
+    They depend on the runs, on the code and on the records that ship with it alone. Beside the
+    figure lies a stamp with the digest of that, the claims, and the digests of the figure's files.
+    """
+
+    def __init__(self, folder: Path, refresh: bool) -> None:
+        self.folder = folder
+        self.refresh = refresh
+        self._records = records_digest(SHOWN_SCALE)
+        make_folder(folder)
+
+    def judge(self, name: str, specs: Sequence[Spec], outcome: Outcome) -> Judged:
+        """The claims and the figure of an experiment."""
+        shown = "".join(sorted(run.name for run in specs))
+        parts = f"{code_digest()} {RESULTS_VERSION} {self._records} {shown}"
+        key = hashlib.sha256(parts.encode()).hexdigest()
+        found = None if self.refresh else self._read(name, key)
+        if found is None:
+            results = Results(outcome.in_order(specs))
+            figure = load(name).plot(results)
+            files = {kind: rendered(figure, kind) for kind in KINDS}
+            found = Judged(load(name).claims(results), files)
+            self._keep(name, key, found)
+        return found
+
+    def _keep(self, name: str, key: str, judged: Judged) -> None:
+        stamp: dict[str, Any] = {"key": key, "claims": [asdict(claim) for claim in judged.claims]}
+        for kind, content in judged.files.items():
+            write(self.folder / f"{name}.{kind}", content)
+            stamp[kind] = hashlib.sha256(content).hexdigest()
+        write(self.folder / f".{name}.json", json.dumps(stamp).encode())
+
+    def _read(self, name: str, key: str) -> Judged | None:
+        try:
+            stamp = json.loads((self.folder / f".{name}.json").read_bytes())
+            files = {kind: (self.folder / f"{name}.{kind}").read_bytes() for kind in KINDS}
+            same = all(hashlib.sha256(files[kind]).hexdigest() == stamp[kind] for kind in KINDS)
+            if not same or stamp["key"] != key:
+                return None
+            return Judged([Claim(**values) for values in stamp["claims"]], files)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def network_runs(scale: Scale) -> list[Training]:
+    """All trainings of a scale, as its experiments ask for them."""
+    found: list[Any] = [run for name in scaled_experiments() for run in runs_of(name, scale=scale)]
+    return found
+
+
+def drawn(records: Iterable[Record], scale: Scale) -> dict[str, Figure]:
+    """The figure of each experiment whose arms have all been trained, from the seeds there are."""
+    known = {record.run.name: record for record in records}
+    found = {}
+    for name in scaled_experiments():
+        planned: list[Any] = runs_of(name, scale=scale)
+        there = [run for run in planned if run.name in known]
+        if _arms(there) == _arms(planned):
+            found[name] = load(name).plot(Results(known[run.name] for run in there))
+    return found
+
+
+def _arms(runs: Iterable[Training]) -> set[tuple[str, int]]:
+    return {(run.method, run.batch) for run in runs if not run.validation}
+
+
+if __name__ == "__main__":
+    name, root = sys.argv[1], Path(sys.argv[2])
+    for text in lines(name, Store(root), network_runs(scale_named(name))):
+        print(text)

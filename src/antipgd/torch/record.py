@@ -1,0 +1,227 @@
+"""What a checkpoint keeps of the noise on one param group, as a type: every field is checked.
+
+Plain numbers, text and lists, written as one JSON text. One, because what loads a checkpoint entry
+by entry (torch.distributed.checkpoint) takes the entries that it expects and drops the others:
+a field that is left out while it has its default could get lost that way. Knows neither
+optimizers nor tensors.
+"""
+
+import json
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any
+
+from antipgd.checks import number, whole
+from antipgd.noise import as_law, as_taps, canonical_name
+from antipgd.noise.taps import Taps
+
+FORMAT = 1
+"""Format 0 had no `format`, wrote every field, and called the version of the stream `version`."""
+LAST_STEP = 2**62  # so that there are steps left to take
+
+Row = tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The noise on one param group. Fields at their default are not written."""
+
+    stream: int
+    law: str
+    taps: Taps
+    seed: int
+    sigma: float
+    step: int
+    clock: float | None  # None: unknown
+    names: tuple[str, ...]  # that key the draws
+    shapes: tuple[tuple[int, ...], ...]
+    first_lrs: tuple[float | None, ...]  # None: the group has no learning rate
+    scales: Row
+    sigmas: tuple[Row, ...]  # of the last len(taps) − 1 draws, newest first
+    form: str = "weights"
+    namespace: str = ""
+    relative: bool = False
+    paused: bool = False
+
+    def text(self) -> str:
+        """As it is written."""
+        defaults = {field.name: field.default for field in fields(self)}
+        own = {key: value for key, value in asdict(self).items() if value != defaults[key]}
+        return json.dumps({"format": FORMAT, **own}, allow_nan=False)
+
+
+BY_PARAMETER = ("names", "shapes", "first_lrs", "scales", "sigmas")
+COMMON = tuple(field.name for field in fields(Record) if field.name not in BY_PARAMETER)
+
+Check = Callable[[str, object], Any]
+
+
+def _flag(label: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{label} must be True or False; got {value!r}")
+    return value
+
+
+def _text(label: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{label} must be text; got {value!r}")
+    return value
+
+
+def _law(label: str, value: object) -> str:
+    text = _text(label, value)
+    try:
+        return str(as_law(text))
+    except ValueError as error:
+        raise ValueError(f"{label} is refused: {error}; got {text!r}") from None
+
+
+def _taps(label: str, value: object) -> Taps:
+    numbers = _listed(_signed)(label, value)
+    try:
+        return as_taps(numbers)
+    except ValueError as error:
+        raise ValueError(f"{label} is refused: {error}") from None
+
+
+def _form(label: str, value: object) -> str:
+    if value != "weights":
+        raise ValueError(f"{label} must be 'weights'; got {value!r}")
+    return "weights"
+
+
+def _listed(each: Check) -> Check:
+    def check(label: str, value: object) -> tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{label} must be a list; got {value!r}")
+        return tuple(each(f"{label}[{i}]", item) for i, item in enumerate(value))
+
+    return check
+
+
+def _or_none(each: Check) -> Check:
+    return lambda label, value: None if value is None else each(label, value)
+
+
+def _whole(least: int, most: int) -> Check:
+    return lambda label, value: whole(label, value, least, most)
+
+
+def _signed(label: str, value: object) -> float:
+    return number(label, value)
+
+
+def _natural(label: str, value: object) -> float:
+    return number(label, value, 0)
+
+
+CHECKS: dict[str, Check] = {
+    "stream": _whole(1, 2**31),
+    "law": _law,
+    "taps": _taps,
+    "seed": _whole(0, 2**64 - 1),
+    "sigma": _natural,
+    "step": _whole(0, LAST_STEP),
+    "clock": _or_none(_natural),
+    "names": _listed(_text),
+    "shapes": _listed(_listed(_whole(0, 2**63 - 1))),
+    "first_lrs": _listed(_or_none(_natural)),
+    "scales": _listed(_natural),
+    "sigmas": _listed(_listed(_natural)),
+    "form": _form,
+    "namespace": _text,
+    "relative": _flag,
+    "paused": _flag,
+}
+
+
+def read_record(value: object, where: str) -> Record:
+    """A record from what a checkpoint has; every refusal names the place and the field."""
+    given = _opened(value, where)
+    renamed = _as_format(given, where)
+    found = {}
+    for name, (label, item) in renamed.items():
+        try:
+            found[name] = CHECKS[name](f"{where}: {label}", item)
+        except (TypeError, OverflowError, RuntimeError) as error:  # odd types inside
+            shown = reprlib.repr(item)
+            raise ValueError(f"{where}: {label} is refused: {error}; got {shown}") from None
+    record = Record(**found)
+    _check_lengths(record, where)
+    return record
+
+
+def _opened(value: object, where: str) -> Mapping[str, object]:
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            f"{where}: antipgd must be the JSON text of a dictionary; got {reprlib.repr(value)}"
+        )
+    return value
+
+
+def _as_format(given: Mapping[str, object], where: str) -> dict[str, tuple[str, object]]:
+    """(name in the file, value) by field; formats, missing and unknown fields are judged here."""
+    names = {field.name: field.name for field in fields(Record)}
+    needed = {field.name for field in fields(Record) if field.default is MISSING}
+    if "format" not in given:
+        del names["form"]
+        names["stream"] = "version"
+        needed = set(names)
+    else:
+        stated = whole(f"{where}: format", given["format"], 1)
+        if stated > FORMAT:
+            raise ValueError(
+                f"{where}: format is {stated}; this antipgd reads formats up to {FORMAT}: "
+                f"use a newer antipgd"
+            )
+    for label in given:
+        if label != "format" and label not in names.values():
+            raise ValueError(
+                f"{where}: {label!r} is not known; accepted: {', '.join(names.values())}"
+            )
+    for name in needed:
+        if names[name] not in given:
+            raise ValueError(f"{where}: {names[name]} is missing")
+    return {name: (label, given[label]) for name, label in names.items() if label in given}
+
+
+def _check_lengths(record: Record, where: str) -> None:
+    count = len(record.names)
+    for name in BY_PARAMETER:
+        if len(getattr(record, name)) != count:
+            raise ValueError(
+                f"{where}: {name} must have {count} entries, one for each name; "
+                f"got {len(getattr(record, name))}"
+            )
+    for row in record.sigmas:
+        if len(row) != len(record.taps) - 1:
+            raise ValueError(
+                f"{where}: sigmas must have {len(record.taps) - 1} numbers for each name, one less "
+                f"than taps; got {list(row)}"
+            )
+
+
+def facts_of(records: Sequence[Record]) -> dict[str, Any]:
+    """All that the records of one optimizer say, by field."""
+    common = {name: getattr(records[0], name) for name in COMMON}
+    return common | {name: [getattr(r, name) for r in records] for name in BY_PARAMETER}
+
+
+def check_alike(records: Sequence[Record], where: Sequence[str]) -> None:
+    """Refuse groups that tell of different noise, or of one parameter twice."""
+    for record, place in zip(records[1:], where[1:], strict=True):
+        for name in COMMON:
+            ours, first = getattr(record, name), getattr(records[0], name)
+            if ours != first:
+                raise ValueError(f"{place}: {name} is {ours!r}, but {first!r} in {where[0]}")
+    seen: set[str] = set()
+    for record, place in zip(records, where, strict=True):
+        for name in record.names:
+            if canonical_name(name) in seen:
+                raise ValueError(f"{place}: names must not repeat; {name!r} does")
+            seen.add(canonical_name(name))

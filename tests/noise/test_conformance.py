@@ -1,0 +1,53 @@
+"""Every member walks the trajectory of the reference: see `conformance`."""
+
+import numpy as np
+import pytest
+
+from conformance import LOOKS, MEMBERS, STEPS, Case, cases
+from stream_backends import LAWS
+
+
+def allowed(member, case, path):
+    """How far apart weights may be: nothing; or, step by step, draws that are off by so many ulp
+    and two roundings in another order. The base step makes no distance larger."""
+    if member.draws_ulp == 0:
+        return 0.0
+    drawn = max(np.abs(case.sigma(k) * case.draw(k)).max() for k in range(1, STEPS + 1))
+    injected = member.draws_ulp * np.finfo(np.float32).eps * drawn * sum(map(abs, case.taps))
+    rounded = 2 * np.finfo(case.dtype).eps * max(np.abs(w).max() for w in path.values())
+    return STEPS * (injected + rounded)
+
+
+def distance(member, case):
+    """The largest distance of weights over all looks, and what is allowed."""
+    expected, found = case.expected(member.base, member.start), member.walk(case)
+    for n in LOOKS:
+        assert found[n].dtype == expected[n].dtype
+    apart = max(np.abs(found[n] - expected[n]).max() for n in LOOKS)
+    return apart, allowed(member, case, expected)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("name", MEMBERS)
+def test_trajectories_are_those_of_the_reference(name, law):
+    member = MEMBERS[name]
+    for case in cases(law, member.dtypes):
+        apart, most = distance(member, case)
+        assert apart <= most, case
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_another_noise_is_told_apart(name):
+    """A colour, schedule or law that a member would not hear shows up far above what is allowed."""
+    member = MEMBERS[name]
+    case = Case("gaussian", (1.0, -1.0), "window", "float64")
+    others = (
+        Case("gaussian", (1.0, -0.999), "window", "float64"),
+        Case("gaussian", (1.0, -1.0), "constant", "float64"),
+        Case("student-t:100", (1.0, -1.0), "window", "float64"),
+    )
+    found = member.walk(case)
+    for other in others:
+        expected = other.expected(member.base, member.start)
+        apart = max(np.abs(found[n] - expected[n]).max() for n in LOOKS)
+        assert apart > 10 * allowed(member, other, expected), other

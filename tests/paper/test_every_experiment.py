@@ -1,0 +1,100 @@
+"""Every experiment's claims and figure, on made-up records: that the code runs to its end.
+
+Records have the form that a run of the spec would leave, with random numbers in it; once all are
+finite, once every second seed diverged half way. What comes out is a verdict on nothing, but an
+error anywhere in `claims` or `plot` is found in seconds instead of after minutes of runs.
+"""
+
+import math
+import warnings
+from fnmatch import fnmatchcase
+from functools import cache
+
+import numpy as np
+import pytest
+
+from antipgd.paper.claims import FAILS, HOLDS, UNDECIDED
+from antipgd.paper.coverage import paper_claims
+from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, runs_of
+from antipgd.paper.figures import rendered
+from antipgd.paper.networks.scales import scale_named
+from antipgd.paper.record import Record
+from antipgd.paper.results import Results
+from antipgd.paper.simulation.problems import make_problem
+
+RELAX_STEPS = 10
+
+
+@cache
+def size_of(problem, settings):
+    return len(make_problem(problem, dict(settings)).start(np.random.default_rng(0)))
+
+
+def places_of(run, step):
+    if run.problem != "network":
+        return ("w", "z") if run.has_clean_weights else ("w",)
+    noisy = run.taps and run.has_clean_weights and run.noise_acts(step)
+    return ("running", "w", "w_bn", *(("z", "z_bn") if noisy else ()))
+
+
+def end_of(run, diverged):
+    """Status, the step where it diverged, the step where it left its interval."""
+    if diverged:
+        return "diverged", run.measure[len(run.measure) // 2] or 1, None
+    if getattr(run, "leave", None) is not None:
+        return ("left low", "left high")[run.seed % 2], None, run.steps // 2
+    return "ok", None, None
+
+
+def made_up(run, diverged):
+    """A record of this run with random numbers, a function of the run's name."""
+    draw = np.random.default_rng(int(run.name, 16))
+    status, diverged_at, left_at = end_of(run, diverged)
+    last = diverged_at or left_at or run.steps + 1
+    steps = [step for step in run.measure if step < last] + ([left_at] if left_at else [])
+    count = len(run.measures)
+    where = [(step, place) for step in steps for place in places_of(run, step)]
+    weights, relaxed = {}, None
+    if run.problem != "network":
+        relaxed = not diverged if run.relax else None
+        where += [(steps[-1], "relaxed")] if relaxed else []
+        size = size_of(run.problem, run.settings)
+        weights = {place: tuple(draw.standard_normal(size).tolist()) for _, place in where}
+    points = tuple((*at, *draw.uniform(0.1, 1, count).tolist()) for at in where)
+    taken = RELAX_STEPS if relaxed else None
+    return Record(run, status, diverged_at, left_at, points, weights, taken, relaxed)
+
+
+@cache
+def planned(name):
+    scale = scale_named("smoke") if is_scaled(name) else None
+    return runs_of(name, 2, scale)
+
+
+def results_of(name, half_diverged):
+    return Results(made_up(run, half_diverged and run.seed % 2 == 1) for run in planned(name))
+
+
+@pytest.mark.parametrize("half_diverged", [False, True], ids=["finite", "half-diverged"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_claims_and_figure_of_any_records(name, half_diverged):
+    results = results_of(name, half_diverged)
+    claims = load(name).claims(results)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rendered(load(name).plot(results), "png").startswith(b"\x89PNG")
+    patterns = [pattern for row in paper_claims() for pattern in row.parts]
+    ids = [claim.id for claim in claims]
+    assert ids
+    assert len(set(ids)) == len(ids)
+    for claim in claims:
+        assert claim.verdict in (HOLDS, FAILS, UNDECIDED)
+        assert claim.statement
+        assert claim.tested
+        assert any(fnmatchcase(claim.id, pattern) for pattern in patterns), claim.id
+        if not half_diverged and claim.n >= 2:  # of fewer seeds there is no interval
+            assert math.isfinite(claim.value), claim
+            assert claim.low <= claim.value <= claim.high, claim
+    for pattern in patterns:
+        if pattern.partition(".")[0] == name:
+            assert any(fnmatchcase(id_, pattern) for id_ in ids), pattern

@@ -1,0 +1,78 @@
+"""What is listed is what there is, and names that stand in users' stores stay what they were."""
+
+import hashlib
+from importlib.resources import files
+
+from antipgd.noise.taps import telescopes
+from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, runs_of, scaled_experiments
+from antipgd.paper.figures import COLOURS, NAMES
+from antipgd.paper.methods import METHODS, SIMULATED, TRAINED
+from antipgd.paper.networks import gradients
+from antipgd.paper.networks.models import _MAKERS
+from antipgd.paper.networks.scales import ARMS, SCALES
+from antipgd.paper.networks.shipped import shipped
+from antipgd.paper.networks.spec import WIDTHS, make_training
+from antipgd.paper.simulation import stepping
+from antipgd.paper.simulation.problems import PROBLEMS
+from antipgd.paper.simulation.spec import make_run
+
+
+def test_the_experiments_are_the_files_of_their_folder():
+    folder = files("antipgd.paper.experiments")
+    there = {path.name.removesuffix(".py") for path in folder.iterdir() if path.name[0] != "_"}
+    assert there == set(EXPERIMENTS)
+    for name in EXPERIMENTS:
+        assert is_scaled(name) != hasattr(load(name), "SEEDS"), name
+    assert scaled_experiments() == ["cifar", "recover", "anti_sgd_network"]
+
+
+def test_every_problem_has_a_file_and_says_what_it_is():
+    folder = files("antipgd.paper.simulation.problems")
+    for name, problem in PROBLEMS.items():
+        assert folder.joinpath(f"{name}.py").is_file()
+        assert "watch" in problem.about
+
+
+def test_every_network_has_a_usual_width():
+    assert set(WIDTHS) == set(_MAKERS)
+
+
+def test_every_method_can_be_run_where_it_says():
+    assert SIMULATED.keys() | TRAINED.keys() == METHODS.keys()
+    assert METHODS.keys() - SIMULATED.keys() == {"sam"}
+    assert METHODS.keys() - TRAINED.keys() == {"noise"}
+    assert COLOURS.keys() == NAMES.keys() == METHODS.keys()
+    assert len(set(COLOURS.values())) == len(METHODS)
+    assert {method.gradient for method in TRAINED.values()} == gradients.GRADIENTS.keys()
+    assert {method.gradient for method in SIMULATED.values()} == stepping.GRADIENTS.keys()
+    for name, method in SIMULATED.items():
+        run = make_run("quadratic_regression", {}, name, lr=0.1, sigma=0.1, steps=1, seed=0)
+        assert (run.taps, run.batch, run.sigma > 0) == (
+            method.taps, 1 if method.batches else None, method.draws,
+        )  # fmt: skip
+        assert run.has_clean_weights == (not method.taps or telescopes(method.taps))
+    for name, method in TRAINED.items():
+        run = make_training("digits", "cnn", name, batch=10, epochs=1, seed=0, sigma=0.1)
+        assert (run.taps, run.sigma > 0) == (method.taps, method.has_sigma)
+        assert ARMS[name][0] == name
+
+
+# Of names, canonical JSON and shipped records. It may change only where runs are added, taken away
+# or meant to be others: a store knows its records by these names.
+ITEMS, DIGEST = 12_489, "312aed4ad3cc54945b13a7b6f634754b893801f0ae5ffedb8211a6b151d27da5"
+
+
+def test_names_of_runs_and_shipped_records_are_what_they_were():
+    digest, items = hashlib.sha256(), 0
+    for name in EXPERIMENTS:
+        for scale in SCALES.values() if is_scaled(name) else [None]:
+            for run in runs_of(name, scale=scale):
+                digest.update((name + run.name + run.canonical()).encode())
+                items += 1
+    for scale in SCALES:
+        found = shipped(scale)
+        records = {} if found is None else found.records
+        for key, record in records.items():
+            digest.update((key + record.to_json()).encode())
+            items += 1
+    assert (items, digest.hexdigest()) == (ITEMS, DIGEST)

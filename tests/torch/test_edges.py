@@ -1,0 +1,267 @@
+"""Wrong input, odd optimizers, tensors that take no noise: said, and before anything moves."""
+
+import copy
+import io
+import math
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import antipgd.torch
+from antipgd.noise import draws
+from antipgd.torch import attach, norms
+from antipgd.torch.detached import DetachedNoise
+from training import SEED, batch, flat, make_model, train
+
+
+class Own(torch.optim.Optimizer):
+    """Moves by a fixed share of the gradient: no learning rate anywhere."""
+
+    def __init__(self, params):
+        super().__init__(params, {"share": 0.05})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(group["share"] * parameter.grad)
+
+
+def test_an_optimizer_without_learning_rate():
+    model, twin = make_model(), make_model()
+    optimizer, other = Own(model.named_parameters()), torch.optim.SGD(twin.named_parameters(), 0.05)
+    noise, usual = (attach(o, sigma=0.05, seed=SEED) for o in (optimizer, other))
+    train(model, optimizer, 5)
+    train(twin, other, 5)
+    assert np.abs(flat(model) - flat(twin)).max() < 1e-14
+    assert noise.step_count == 5
+    assert math.isnan(noise.clock)
+    assert usual.clock > 0
+    assert "clock unknown: param group 0 has no lr" in repr(noise)
+    assert "clock" not in repr(usual)
+    state = copy.deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(state)
+    train(model, optimizer, 1)
+    assert noise.step_count == 6
+    assert math.isnan(noise.clock)
+    noise.stop()
+    with pytest.raises(
+        ValueError, match="relative to its first value, which must be > 0; got None"
+    ):
+        attach(optimizer, sigma=0.1, schedule="lr")
+
+
+def test_momentum_1_has_no_clock():
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.001, momentum=1.0)
+    noise = attach(optimizer, sigma=0.05)
+    train(model, optimizer, 3)
+    assert noise.step_count == 3
+    assert math.isnan(noise.clock)
+    assert "clock unknown: param group 0 has momentum 1" in repr(noise)
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert math.isnan(noise.clock)
+
+
+def test_meta_tensors_are_refused_with_the_way_out():
+    with torch.device("meta"):
+        model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    with pytest.raises(TypeError, match=r"'weight' is on the meta device.*to_empty"):
+        attach(optimizer, sigma=0.1, relative=True)
+
+
+def test_a_sigma_that_the_weights_type_cannot_hold():
+    model = make_model(torch.float32)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)
+    with pytest.raises(ValueError, match=r"sigma must be finite in torch.float32.*got 1e\+39"):
+        attach(optimizer, sigma=1e39)
+    noise = attach(optimizer, sigma=0.1)
+    before = flat(model)
+    noise.sigma = 3e38  # twice that, with taps 1, −1, is not
+    with pytest.raises(ValueError, match=r"sigma must be finite in torch.float32, the type of '0"):
+        train(model, optimizer, 1)
+    assert np.array_equal(flat(model), before)
+    assert noise.step_count == 0
+
+
+@pytest.mark.parametrize(
+    ("exclude", "message"),
+    [
+        ("bias", r"exclude 'bias' matches no parameter; did you mean '\*\.bias'\?"),
+        (
+            ["3.*", "0.wieght"],
+            r"exclude '0.wieght' matches no parameter; did you mean '0.weight'\?",
+        ),
+        ([norms, "layer*"], r"exclude 'layer\*' matches no parameter; "),
+    ],
+)
+def test_a_name_that_excludes_nothing_is_refused(exclude, message):
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)
+    if not isinstance(exclude, str):
+        exclude = [norms(model) if rule is norms else rule for rule in exclude]
+    with pytest.raises(ValueError, match=message):
+        attach(optimizer, sigma=0.1, exclude=exclude)
+    attach(optimizer, sigma=0.1, exclude=lambda name, parameter: False).stop()  # a predicate may
+
+
+def noise_now(noise, parameter):
+    return noise.injected(parameter).numpy()
+
+
+@pytest.mark.parametrize("taps", [(1.0, -1.0), (1.0, -0.5, -0.5)])
+def test_frozen_tensors_take_none_join_and_leave(taps):
+    w = torch.nn.Parameter(torch.zeros(50))
+    frozen = torch.nn.Parameter(torch.ones(50), requires_grad=False)
+    optimizer = torch.optim.SGD([("w", w), ("frozen", frozen)], lr=0.1)
+    noise = attach(optimizer, sigma=0.2, seed=SEED, taps=taps)
+    assert repr(noise).count("sigma 0.2") == 1
+    assert "frozen: frozen" in repr(noise)
+    clock = 0.1 * 0.2**2
+    optimizer.step()
+    assert noise.clock == pytest.approx(clock)
+    assert (frozen == 1).all()
+    frozen.requires_grad_(True)
+    optimizer.step()  # joins, with no draw from before
+    first = taps[0] * 0.2 * draws(SEED, "frozen", 2, 0, 50)
+    assert np.allclose(frozen.detach().numpy() - 1, first, atol=1e-6)
+    frozen.requires_grad_(False)
+    for left in range(len(taps) - 1, -1, -1):  # gives its draws back; w = z + ξ all the while
+        carried = noise_now(noise, frozen)
+        assert np.allclose(frozen.numpy() - 1, carried, atol=1e-6)
+        assert (np.abs(carried).max() > 0) == (left > 0)
+        with noise.clean():
+            assert np.allclose(frozen.numpy(), 1, atol=1e-6)
+        optimizer.step()
+    assert np.abs(noise_now(noise, w)).max() > 0.1
+    noise.stop()
+    assert np.abs(w.detach().numpy()).max() < 1e-6
+
+
+def test_a_checkpoint_does_not_mind_what_is_frozen():
+    def begin(frozen):
+        model = make_model(torch.float32)
+        model[0].requires_grad_(not frozen)
+        optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)
+        return model, optimizer, attach(optimizer, sigma=0.1, seed=SEED)
+
+    model, optimizer, noise = begin(frozen=False)
+    train(model, optimizer, 3)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    with noise.clean():
+        z = flat(model)
+    model, optimizer, noise = begin(frozen=True)
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    with noise.clean():
+        assert np.array_equal(flat(model), z)
+    train(model, optimizer, 1)
+    assert np.allclose(model[0].weight.detach().numpy().ravel(), z[:48], atol=1e-6)  # given back
+
+
+def test_frozen_tensors_may_be_of_any_type_until_they_are_not_frozen():
+    w = torch.nn.Parameter(torch.ones(5))
+    half = torch.nn.Parameter(torch.ones(5, dtype=torch.bfloat16), requires_grad=False)
+    optimizer = torch.optim.SGD([("w", w), ("half", half)], lr=0.1)
+    noise = attach(optimizer, sigma=0.1)
+    optimizer.step()
+    with noise.clean():
+        assert (half == 1).all()
+    half.requires_grad_(True)
+    before = w.detach().clone()
+    with pytest.raises(TypeError, match=r"'half' is torch.bfloat16"):
+        optimizer.step()
+    assert torch.equal(w, before)
+    assert noise.step_count == 1
+
+
+def test_nothing_that_takes_noise_is_said():
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="no parameter takes noise: all are excluded or frozen"):
+        attach(optimizer, sigma=0.1, exclude="*")
+
+
+def test_relative_sigma_says_what_takes_none(caplog):
+    model = make_model(torch.float32)
+    torch.nn.init.zeros_(model[3].bias)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    attach(optimizer, sigma=0.3, relative=True)
+    assert caplog.text.count("no noise on tensors of zeros until rescale(): 2.bias, 3.bias") == 1
+
+
+@pytest.mark.parametrize("sigma", [1.0, 2.0])
+def test_a_relative_sigma_of_1_and_more_drowns(sigma):
+    model = make_model(torch.float32)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="the noise drowns its weights") as found:
+        attach(optimizer, sigma=sigma, relative=True, exclude="2.bias")
+    assert "relative=True" not in str(found[0].message)
+    assert "a smaller sigma or exclude=" in str(found[0].message)
+
+
+def test_a_bias_near_zero_is_no_reason_to_warn():
+    model = make_model(torch.float32)
+    torch.nn.init.constant_(model[3].bias, 1e-6)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    attach(optimizer, sigma=0.1)
+
+
+class Keeps(torch.nn.Module):
+    """A module that holds on to its noise, as many trainers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(6, 1)
+        self.optimizer = torch.optim.SGD(self.net.named_parameters(), lr=0.1)
+        self.noise = attach(self.optimizer, sigma=0.1, seed=SEED)
+
+
+def through_torch(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize(
+    "make_copy", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), through_torch]
+)
+def test_a_module_that_keeps_its_noise_can_be_copied_and_saved(make_copy):
+    module = Keeps()
+    x, y = batch(torch.float32)
+    ((module.net(x) - y) ** 2).mean().backward()
+    module.optimizer.step()
+    other = make_copy(module)
+    assert isinstance(other.noise, DetachedNoise)
+    assert (other.noise.step_count, other.noise.seed, other.noise.attached) == (1, SEED, False)
+    with pytest.raises(AttributeError, match=r"clean: this is a copy of a noise's handle.*attach"):
+        other.noise.clean()
+    assert module.noise.attached
+    noise = attach(other.optimizer, sigma=0.1)  # goes on where the original was
+    assert noise.step_count == 1
+    with noise.clean(), module.noise.clean():
+        assert torch.equal(other.net.weight, module.net.weight)
+
+
+def test_a_copy_of_anti_pgd_that_was_stopped():
+    model = make_model(torch.float32)
+    optimizer = antipgd.torch.AntiPGD(model.named_parameters(), 0.05, 0.1, seed=SEED)
+    train(model, optimizer, 2)
+    optimizer.noise.stop()
+    other = copy.deepcopy(optimizer)
+    assert not other.noise.attached
+    assert "antipgd" not in other.param_groups[0]
+
+
+def test_a_handle_whose_optimizer_is_gone():
+    model = make_model()
+    noise = attach(torch.optim.SGD(model.named_parameters(), lr=0.1), sigma=0.1)
+    assert "optimizer is gone" in repr(noise)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        noise.stop()

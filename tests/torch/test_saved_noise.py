@@ -1,0 +1,275 @@
+"""The saved noise: its fields, its keys, and what stands for it in a live optimizer."""
+
+import copy
+import io
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from antipgd.torch import attach, clean_state_dict
+from antipgd.torch.record import CHECKS, read_record
+from training import SEED, flat, make_model, train
+
+PLACE = "the noise of param group 0"
+GOOD = {
+    "format": 1, "stream": 1, "law": "gaussian", "taps": [1.0, -1.0], "seed": 3, "sigma": 0.1,
+    "step": 4, "clock": 0.5, "names": ["a", "b"], "shapes": [[2, 3], []], "first_lrs": [0.1, None],
+    "scales": [1.0, 1.0], "sigmas": [[0.1], [0.0]],
+}  # fmt: skip
+BAD = {
+    "stream": [0, True, "1", None, 1.0],
+    "law": ["normal", "student-t", None, 3],
+    "taps": [[], [0.0], [1.0, True], [float("nan")], "1", 1.0, None],
+    "seed": [-1, 2**64, 1.5, True, "1", None],
+    "sigma": [-0.1, float("nan"), float("inf"), True, "0.1", None, 10**400],
+    "step": [-1, 2**63, 4.0, True, None],
+    "clock": [-1.0, float("nan"), True, "0"],
+    "names": ["ab", None, ["a", 3], {}],
+    "shapes": [[[2, 3]], [[2, -3], []], [[2.0], []], [2, 3], None, [[True], []]],
+    "first_lrs": [[0.1], [-0.1, 0.1], [float("inf"), 0.1], [True, 0.1], None],
+    "scales": [[1.0], [1.0, -1.0], [1.0, None], 1.0],
+    "sigmas": [[[0.1]], [[0.1], []], [[0.1], [0.1, 0.1]], [[0.1], [-0.1]], [0.1, 0.1]],
+    "form": ["forward", None, 1],
+    "namespace": [None, 3],
+    "relative": [0, 1, None, "no"],
+    "paused": [0, "no", None],
+}
+
+
+@pytest.mark.parametrize("field", BAD)
+def test_every_field_has_its_check(field):
+    assert set(BAD) == set(CHECKS)
+    assert read_record(GOOD, PLACE).step == 4
+    for value in BAD[field]:
+        with pytest.raises(ValueError, match=rf"^the noise of param group 0: {field}\b.*; got"):
+            read_record(GOOD | {field: value}, PLACE)
+
+
+def test_entries_belong_to_names():
+    for names in (["a"], ["a", "b", "c"]):
+        with pytest.raises(ValueError, match=f"{PLACE}: shapes must have {len(names)} entries"):
+            read_record(GOOD | {"names": names}, PLACE)
+
+
+def test_formats_and_fields_that_are_not_known():
+    for message, change in (
+        ("format is 2; .*: use a newer antipgd", {"format": 2}),
+        (r"format must be a whole number >= 1; got 'x'", {"format": "x"}),
+        ("'hold' is not known; accepted: stream, law", {"hold": 1}),
+    ):
+        with pytest.raises(ValueError, match=f"{PLACE}: {message}"):
+            read_record(GOOD | change, PLACE)
+    for field in set(GOOD) - {"format"}:
+        with pytest.raises(ValueError, match=f"{PLACE}: {field} is missing"):
+            read_record({k: v for k, v in GOOD.items() if k != field}, PLACE)
+    with pytest.raises(ValueError, match=f"{PLACE}: 'format'|'stream' is not known"):
+        read_record({k: v for k, v in GOOD.items() if k != "format"}, PLACE)  # is format 0 then
+    for value in (None, 3, "{", "[1]", "[" * 100_000):
+        with pytest.raises(ValueError, match=f"{PLACE}: antipgd must be the JSON text"):
+            read_record(value, PLACE)
+
+
+def test_a_record_is_what_it_was_after_writing_and_reading():
+    changes = ({}, {"clock": None}, {"namespace": "a", "relative": True, "paused": True},
+               {"law": "student-t:2.5", "seed": 2**64 - 1, "sigma": 0.1 + 0.2})  # fmt: skip
+    for change in changes:
+        record = read_record(GOOD | change, PLACE)
+        assert read_record(record.text(), PLACE) == record
+        assert json.loads(record.text()) == GOOD | change
+
+
+def named(model):
+    return torch.optim.AdamW(model.named_parameters(), lr=0.01)
+
+
+def unnamed(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+@pytest.mark.parametrize("order", ["attach, load", "load, attach"])
+@pytest.mark.parametrize(("first", "then"), [(named, unnamed), (unnamed, named)])
+def test_names_and_positions_load_into_each_other(first, then, order):
+    model = make_model(torch.float32)
+    optimizer = first(model)
+    noise = attach(optimizer, sigma=0.1, seed=SEED)
+    train(model, optimizer, 3)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    train(model, optimizer, 3)
+    whole, keys = flat(model), [member.key for member in noise.members]
+    noise.stop()
+    clean = flat(model)
+
+    for _ in range(2):  # the second time from what the other kind has saved
+        model = make_model(torch.float32)
+        optimizer = then(model)
+        if order == "attach, load":
+            noise = attach(optimizer, sigma=0.1, seed=1)
+        model.load_state_dict(saved[0])
+        optimizer.load_state_dict(saved[1])
+        if order == "load, attach":
+            noise = attach(optimizer, sigma=0.1, seed=1)
+        saved = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+        train(model, optimizer, 3)
+        assert [member.key for member in noise.members] == keys
+        assert np.array_equal(flat(model), whole)
+        noise.stop()
+        assert np.array_equal(flat(model), clean)
+        first, then = then, first
+
+
+def test_where_positions_do_not_tell_names_are_asked_for():
+    """Some tensors are excluded, and the checkpoint does not say which: it had model=."""
+    model = make_model(torch.float32)
+    optimizer = unnamed(model)
+    attach(optimizer, sigma=0.1, model=model, exclude="0.bias").pause()
+    state = optimizer.state_dict()
+    other = make_model(torch.float32)
+    second = unnamed(other)
+    attach(second, sigma=0.1, exclude="3")  # as many, of the same shapes
+    with pytest.raises(ValueError, match=r"in param group 0 its names is \['0.weight', '2.weight'"):
+        second.load_state_dict(state)
+
+
+def test_other_names_are_refused():
+    model = make_model(torch.float32)
+    optimizer = named(model)
+    noise = attach(optimizer, sigma=0.1)
+    state = optimizer.state_dict()
+    noise.stop()
+    renamed = [(f"net.{name}", parameter) for name, parameter in model.named_parameters()]
+    attach(optimizer := torch.optim.AdamW(renamed, lr=0.01), sigma=0.1)
+    with pytest.raises(ValueError, match=r"its names is \['0.weight'.*this optimizer's is \['net"):
+        optimizer.load_state_dict(state)
+
+
+def test_clean_weights_of_an_optimizer_without_names():
+    model = make_model(torch.float32)
+    optimizer = unnamed(model)
+    noise = attach(optimizer, sigma=0.1, exclude="1")
+    train(model, optimizer, 3)
+    weights, state = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    names = [name for name, _ in model.named_parameters()]
+    clean = clean_state_dict(weights, state, names=names)
+    noise.stop()
+    assert all(torch.equal(clean[name], value) for name, value in model.state_dict().items())
+    with pytest.raises(ValueError, match=r"param group 0: names has '0'.*give names="):
+        clean_state_dict(weights, state)
+    with pytest.raises(ValueError, match=r"names must have 6 entries.*got 5"):
+        clean_state_dict(weights, state, names[:5])
+    for wrong in ("0.weight", [0, 1, 2, 3, 4, 5]):
+        with pytest.raises(ValueError, match="names must be a list of the parameters' names"):
+            clean_state_dict(weights, state, wrong)
+    with pytest.raises(ValueError, match=r"names has '0.bias', but the model's state has no"):
+        clean_state_dict(weights, state, ["0.bias", *names[1:]])
+
+
+def test_clean_state_dict_of_the_wrong_dictionaries():
+    model = make_model(torch.float32)
+    optimizer = named(model)
+    attach(optimizer, sigma=0.1)
+    weights, state = model.state_dict(), optimizer.state_dict()
+    with pytest.raises(
+        ValueError, match="an optimizer's state_dict has 'param_groups'; got a dict"
+    ):
+        clean_state_dict(weights, weights)
+    for wrong in (state, None, {}, model):
+        with pytest.raises(ValueError, match="the first argument is a model's state_dict"):
+            clean_state_dict(wrong, state)
+    with pytest.raises(ValueError, match="'param_groups'; got None"):
+        clean_state_dict(weights, None)
+
+
+@pytest.mark.parametrize("order", ["attach, load", "load, attach"])
+def test_a_schedule_that_follows_a_learning_rate_that_is_0_when_saved(order):
+    def begin():
+        model = make_model(torch.float32)
+        return model, torch.optim.SGD(model.named_parameters(), lr=0.08)
+
+    def go(model, optimizer, rates):
+        for rate in rates:
+            optimizer.param_groups[0]["lr"] = rate
+            train(model, optimizer, 1)
+
+    model, optimizer = begin()
+    noise = attach(optimizer, sigma=0.1, seed=SEED, schedule="lr")
+    go(model, optimizer, [0.08, 0.04, 0.0])
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    go(model, optimizer, [0.02, 0.04])
+    noise.stop(remove=False)
+    whole = flat(model)
+
+    model, optimizer = begin()
+    if order == "attach, load":
+        noise = attach(optimizer, sigma=0.1, seed=SEED, schedule="lr")
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    if order == "load, attach":
+        noise = attach(optimizer, sigma=0.1, seed=SEED, schedule="lr")
+    assert noise.members[0].first_lr == 0.08
+    go(model, optimizer, [0.02, 0.04])
+    assert np.array_equal(flat(model), whole)
+
+
+def copies(thing):
+    file = io.BytesIO()
+    torch.save(thing, file)
+    file.seek(0)
+    yield copy.deepcopy(thing)
+    yield pickle.loads(pickle.dumps(thing))
+    yield torch.load(file, weights_only=False)
+
+
+def test_a_copied_optimizer_has_the_record_and_goes_on_when_attached():
+    model = make_model(torch.float32)
+    optimizer = named(model)
+    noise = attach(optimizer, sigma=0.1, seed=SEED)
+    train(model, optimizer, 3)
+    both = list(copies([model, optimizer]))
+    train(model, optimizer, 3)
+    for other, second in both:
+        goes_on = attach(second, sigma=0.7, seed=1)
+        assert (goes_on.step_count, goes_on.sigma) == (3, 0.1)
+        train(other, second, 3)
+        assert np.array_equal(flat(other), flat(model))
+        goes_on.stop()
+    with noise.clean():
+        assert np.array_equal(flat(other), flat(model))
+
+
+def test_the_mark_in_live_groups_disturbs_nothing():
+    model = make_model(torch.float32)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.08)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    noise = attach(optimizer, sigma=0.1, seed=SEED)
+    assert "antipgd: attached" in repr(optimizer)
+    new = torch.nn.Parameter(torch.ones(3))
+    optimizer.add_param_group({"params": [("new", new)]})
+    train(model, optimizer, 1)
+    scheduler.step()
+    state = optimizer.state_dict()
+    assert json.loads(state["param_groups"][1]["antipgd"])["names"] == ["new"]
+    assert all(group["antipgd"] == "attached" for group in optimizer.param_groups)
+    optimizer.load_state_dict(state)
+    assert all(type(group["antipgd"]) is not str for group in optimizer.param_groups)
+    noise.stop()
+    assert all("antipgd" not in group for group in optimizer.param_groups)
+    assert all("antipgd" not in group for group in optimizer.state_dict()["param_groups"])
+
+
+def test_a_refused_state_does_not_wait_for_the_next_one():
+    """A parameter was added and nothing was stepped since: a refusal must not take it in."""
+    model = make_model(torch.float32)
+    optimizer = named(model)
+    noise = attach(optimizer, sigma=0.1, seed=SEED)
+    train(model, optimizer, 2)
+    state = copy.deepcopy(optimizer.state_dict())
+    optimizer.add_param_group({"params": [("new", torch.nn.Parameter(torch.ones(3)))]})
+    with pytest.raises(ValueError, match="the checkpoint has 1 param groups, this optimizer 2"):
+        optimizer.load_state_dict(state)
+    assert len(noise.members) == 6
+    train(model, optimizer, 1)
+    assert len(noise.members) == 7
+    assert noise.step_count == 3
