@@ -273,3 +273,55 @@ def test_a_refused_state_does_not_wait_for_the_next_one():
     train(model, optimizer, 1)
     assert len(noise.members) == 7
     assert noise.step_count == 3
+
+
+def in_two_groups():
+    model = make_model(torch.float32)
+    groups = [{"params": list(model[0].parameters())}, {"params": list(model[2:].parameters())}]
+    optimizer = torch.optim.SGD(groups, lr=0.05)
+    noise = attach(optimizer, sigma=0.05, seed=SEED, model=model)
+    train(model, optimizer, 2)
+    return model, optimizer, noise
+
+
+@pytest.mark.parametrize("field", ["seed", "sigma", "step", "clock", "paused"])
+def test_groups_that_tell_of_different_noise_are_refused(field):
+    model, optimizer, noise = in_two_groups()
+    state = copy.deepcopy(optimizer.state_dict())
+    other = {"seed": 4, "sigma": 0.2, "step": 5, "clock": 1.0, "paused": True}[field]
+    second = json.loads(state["param_groups"][1]["antipgd"]) | {field: other}
+    state["param_groups"][1]["antipgd"] = json.dumps(second)
+    message = (
+        f"the noise of param group 1: {field} is {other}, but .* in the noise of param group 0"
+    )
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(state)
+    with pytest.raises(ValueError, match=message):
+        clean_state_dict(model.state_dict(), state)
+    assert noise.step_count == 2
+
+
+def test_names_that_repeat_over_groups_are_refused():
+    model, optimizer, _ = in_two_groups()
+    state = copy.deepcopy(optimizer.state_dict())
+    second = json.loads(state["param_groups"][1]["antipgd"])
+    second["names"][0] = "module.0.bias"  # which is the other group's 0.bias
+    state["param_groups"][1]["antipgd"] = json.dumps(second)
+    with pytest.raises(ValueError, match=r"group 1: names must not repeat; 'module.0.bias' does"):
+        clean_state_dict(model.state_dict(), state)
+
+
+def test_a_load_that_fails_after_ours_was_checked_changes_nothing():
+    model, optimizer, noise = in_two_groups()
+    state = copy.deepcopy(optimizer.state_dict())
+    train(model, optimizer, 3)
+
+    def fail(optimizer, state):
+        raise OSError("the disk is gone")
+
+    optimizer.register_load_state_dict_pre_hook(fail)
+    sigmas, clock = [member.sigmas for member in noise.members], noise.clock
+    with pytest.raises(OSError, match="the disk is gone"):
+        optimizer.load_state_dict(state)
+    assert (noise.step_count, noise.clock) == (5, clock)
+    assert [member.sigmas for member in noise.members] == sigmas
