@@ -8,8 +8,8 @@ statistics and random generators are left as found.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from antipgd.flatness import hessian_trace
+from antipgd.flatness.state import evaluating
 from antipgd.paper.networks.examples import Examples
 from antipgd.paper.networks.gradients import Batch, norms_of
 from antipgd.paper.networks.spec import MEASURES, Training
@@ -33,18 +34,6 @@ _BARRIER_POINTS = 9
 Weights = Mapping[str, Tensor]
 Tick = Callable[[int], None]
 Values = Callable[[int], dict[str, float]]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is in evaluation mode; after, each module is in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _chunks(data: Batch, count: int | None, size: int) -> list[Batch]:
