@@ -102,7 +102,9 @@ def test_divergence_is_counted_and_never_averaged_away(tmp_path, capsys):
     assert rows.loc[0.01, "diverged"] == "0"
     assert rows.loc[9, "test w"] == "inf"
     assert "[" in rows.loc[0.01, "test w"]
-    assert "3" in capsys.readouterr().out
+    lines = [line.split()[:4] for line in capsys.readouterr().out.splitlines()]
+    assert ["gd", "0.01", "3", "0"] in lines
+    assert ["gd", "9", "3", "3/3"] in lines
 
 
 def test_the_plan_and_its_cost(tmp_path, capsys):
