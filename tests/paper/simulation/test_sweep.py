@@ -359,7 +359,7 @@ def test_the_summary_is_there_even_if_the_figure_fails(tmp_path, capsys, monkeyp
     def fail(*args, **kwargs):
         raise OverflowError("an axis")
 
-    monkeypatch.setattr(sys.modules["antipgd.paper.simulation.sweep"], "sweep_figure", fail)
+    monkeypatch.setattr(sys.modules["antipgd.paper.simulation.folder"], "sweep_figure", fail)
     with pytest.raises(OverflowError):
         main([*SMALL, "--out", str(tmp_path)])
     assert "test w" in capsys.readouterr().out
