@@ -28,7 +28,12 @@ def _parser() -> tuple[Parser, Any]:
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     for group in (paper, sweep, networks):
         group.add_commands(commands)
-    parser.set_defaults(command=lambda options: parser.print_help() or 0)
+
+    def show_help(options: Any) -> int:
+        parser.print_help()
+        return 0
+
+    parser.set_defaults(command=show_help)
     return parser, commands.choices
 
 
