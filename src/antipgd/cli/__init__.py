@@ -1,28 +1,40 @@
-"""The command line: `antipgd paper`, `sweep`, `status`, `report`, `list`, `data`, `tune`, `train`.
+"""The command line: `antipgd` with one of the commands that `antipgd --help` lists.
 
-Exit codes: 0 done, 1 some runs failed or nothing more could be written, 2 usage, 130 interrupted.
+Exit codes: 0 done, 1 some runs failed or nothing more could be written, 2 usage, 130 interrupted,
+141 nobody reads any more. Whatever ends a command is said in a line; what is stored stays.
 """
 
-import argparse
+import contextlib
+import errno
 import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from antipgd import __version__
-from antipgd.cli import networks, paper, sweep
 from antipgd.cli.usage import Parser, UsageError, say
 
 _EXTRA = "the command line needs more packages: pip install 'antipgd[paper]'"
+_INTERRUPTED, _NOBODY_READS = 130, 141  # 128 and the number of the signal, as shells count
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[Parser, Any]:
+    """The parser, and those of its commands by name."""
+    from antipgd.cli import networks, paper, sweep
+
     parser = Parser(prog="antipgd", description="Anticorrelated noise: experiments.")
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     for group in (paper, sweep, networks):
         group.add_commands(commands)
-    return parser
+
+    def show_help(options: Any) -> int:
+        parser.print_help()
+        return 0
+
+    parser.set_defaults(command=show_help)
+    return parser, commands.choices
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:
@@ -36,24 +48,59 @@ def _joined(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
+def _command(arguments: Sequence[str]) -> int:
+    """Run a command; what the user can put right is a `UsageError`."""
+    parser, commands = _parser()
+    words = _joined(arguments)
+    if words and words[0] in commands:
+        commands[words[0]].check_options(words[1:])
+    options = parser.parse_args(words)
+    try:
+        from antipgd.paper.files import FilesError, FilesUsageError
+        from antipgd.paper.networks.extra import ExtraError
+    except ImportError as error:
+        raise UsageError(f"{_EXTRA} ({error})") from error
+    with contextlib.suppress(FileNotFoundError):  # the folder we are in was deleted
+        sys.path.insert(0, os.getcwd())  # where module:Class is looked for
+    try:
+        return int(options.command(options))
+    except (FilesUsageError, ExtraError) as error:
+        raise UsageError(str(error)) from error
+    except (FilesError, MemoryError) as error:
+        say(f"antipgd: {error}")
+        return 1
+
+
+def _drop_output() -> None:
+    """Let nobody write to an output that failed again, as Python does when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say_error(error: OSError) -> int:
+    """Something that the disk or the system refuses, and its exit code."""
+    name = "standard output" if error.filename is None else str(error.filename)
+    if error.filename is None:  # files have names, and who talks to the network says where
+        _drop_output()
+    short = name if len(name) < 80 else f"{name[:60]}… ({len(name)} characters)"
+    say(f"antipgd: {short}: {error.strerror}")
+    return 2 if error.errno == errno.ENAMETOOLONG else 1
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     try:
-        options = _parser().parse_args(_joined(sys.argv[1:] if arguments is None else arguments))
-        try:
-            from antipgd.paper.files import FilesError, FilesUsageError
-            from antipgd.paper.networks.extra import ExtraError
-        except ImportError as error:
-            say(f"{_EXTRA} ({error})")
-            return 2
-        sys.path.insert(0, os.getcwd())  # where module:Class is looked for
-        try:
-            return int(options.command(options))
-        except (FilesUsageError, ExtraError) as error:
-            raise UsageError(str(error)) from error
-        except (FilesError, MemoryError) as error:
-            say(f"antipgd: {error}")
-            return 1
+        code = _command(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+        return code
     except UsageError as error:
         say(f"antipgd: {error}")
         return 2
+    except KeyboardInterrupt:
+        say("interrupted; the same command goes on")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        _drop_output()
+        return _NOBODY_READS
+    except OSError as error:
+        return _say_error(error)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from antipgd.cli.usage import SCALE_NAMES, UsageError, check_threads, say, words
+from antipgd.cli.usage import SCALE_NAMES, UsageError, check_results, check_threads, say, words
 from antipgd.noise.laws import accepted_laws
 from antipgd.paper.methods import TRAINED
 
@@ -128,7 +128,7 @@ def _add_records(commands: Any) -> None:
     parser = commands.add_parser(
         "records",
         help="a table of the networks trained at a scale: those that ship, or yours",
-        description="Means at the end over the seeds that are there, with 95 %% intervals; at z "
+        description="Means at the end over the seeds that are there, with 95 % intervals; at z "
         "while there is noise, BatchNorm's statistics estimated anew.",
     )
     parser.add_argument("scale", help=SCALE_NAMES)
@@ -159,9 +159,8 @@ def _records(options: argparse.Namespace) -> int:
     if options.out is None:
         found = shipped(scale.name)
         records = [] if found is None else list(found.records.values())
-    elif not options.out.is_dir():
-        raise UsageError(f"{options.out} is not a folder with results")
     else:
+        check_results(options.out)
         records = stored_records(Store(options.out / "store", say), runs.values())
     if not any(not record.run.validation for record in records):
         where = "ship with the package" if options.out is None else f"are in {options.out}"

@@ -7,7 +7,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from antipgd.cli.usage import SCALE_NAMES, UsageError, check_threads, say, show_failures, words
+from antipgd.cli.usage import (
+    SCALE_NAMES,
+    UsageError,
+    check_results,
+    check_threads,
+    say,
+    show_failures,
+    words,
+)
 
 
 def add_commands(commands: Any) -> None:
@@ -58,6 +66,9 @@ def _add_paper(commands: Any) -> None:
 def _report(options: argparse.Namespace) -> int:
     from antipgd.paper.reproduce import reproduce
 
+    check_results(options.out)
+    if not (options.out / "store").is_dir():
+        raise UsageError(f"{options.out} has no store: nothing has been run there")
     try:
         return reproduce(out=options.out, run=False, scale=options.scale)
     except ValueError as error:
@@ -87,12 +98,10 @@ def _paper(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from antipgd.paper.files import FilesUsageError
     from antipgd.paper.reproduce import read_plan
     from antipgd.paper.store import Store
 
-    if not options.out.is_dir():
-        raise FilesUsageError(f"{options.out} is not a folder with results")
+    check_results(options.out)
     runs = read_plan(options.out)
     store = Store(options.out / "store", say)
     found = {run.name: store.state(run) for run in runs}

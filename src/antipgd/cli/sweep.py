@@ -221,7 +221,8 @@ def _dry_run(runs: list, out: Path, threads: int | None, retry: bool) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from antipgd.paper.simulation.sweep import carry_out, replaced
+    from antipgd.paper.simulation.folder import replaced
+    from antipgd.paper.simulation.sweep import carry_out
 
     check_threads(options.threads)
     runs = _plan(options)
@@ -257,7 +258,8 @@ def _stored(out: Path, runs: list) -> int:
 
 def _show_results(out: Path, swept: Any) -> list[Path]:
     """Summary and figure, the table being written already: what is sure comes first."""
-    from antipgd.paper.simulation.sweep import relaxation_notes, write_figure
+    from antipgd.paper.simulation.folder import write_figure
+    from antipgd.paper.simulation.sweep import relaxation_notes
     from antipgd.paper.simulation.table import summary, summary_text
 
     if len(swept.table):

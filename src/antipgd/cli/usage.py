@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from antipgd.checks import nearest
+
 SCALE_NAMES = (
     "smoke, digits, small, medium or paper"  # written out: a parser imports no experiments
 )
@@ -22,6 +24,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
+
+    def check_options(self, arguments: Iterable[str]) -> None:
+        """Name an option that there is not, before a missing one is: it may be the misspelt one."""
+        known = list(self._option_string_actions)
+        for argument in arguments:
+            option = argument.partition("=")[0]
+            if re.match("--[a-zA-Z]", option) and not any(k.startswith(option) for k in known):
+                raise UsageError(f"unrecognized arguments: {option}; {nearest(option, known)}")
 
 
 def say(message: str) -> None:
@@ -50,6 +60,12 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def check_results(out: Path) -> None:
+    """Refuse a folder in which nothing has been run."""
+    if not out.is_dir():
+        raise UsageError(f"{out} is not a folder with results")
 
 
 def check_threads(threads: int | None) -> None:

@@ -69,6 +69,7 @@ class Panel:
     surface: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None
     ticks: Sequence[tuple[float, str]] = field(default=())  # of the x axis, where it has names
     depth: float = 1e-10  # a logarithmic axis shows no less than this share of its top
+    limits: tuple[float, float] | None = None  # of the y axis, where it does not follow the lines
 
 
 def rendered(figure: Figure, kind: str) -> bytes:
@@ -130,6 +131,8 @@ def _limit_heights(axes: Axes, depth: float) -> None:
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.surface is not None:
         _draw_surface(axes, panel.surface)
+    if panel.limits is not None:  # before the lines, so that it is never scaled to them
+        axes.set_ylim(panel.limits)
     for series in panel.series:
         _draw_series(axes, series)
     if panel.xscale == "symlog":
@@ -139,11 +142,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_xscale(panel.xscale)
         if panel.xscale == "log" and np.divide(*axes.get_xlim()[::-1]) > 10:
             axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())  # they would collide
-    if panel.yscale != "log" or any(
-        np.nanmax(np.r_[0, line.get_ydata()]) > 0 for line in axes.lines
-    ):
+    positive = any(np.nanmax(np.r_[0, line.get_ydata()]) > 0 for line in axes.lines)
+    if panel.yscale != "log" or panel.limits is not None or positive:
         axes.set_yscale(panel.yscale)
-    if axes.get_yscale() == "log":
+    if axes.get_yscale() == "log" and panel.limits is None:
         _limit_heights(axes, panel.depth)
     if panel.ticks:
         axes.set_xticks([at for at, _ in panel.ticks], [name for _, name in panel.ticks])

@@ -56,6 +56,8 @@ def make_folder(path: Path) -> None:
     except (FileExistsError, NotADirectoryError):
         raise FilesUsageError(f"{path} must be a folder, but a file is in the way") from None
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise FilesUsageError(f"{path} cannot be a folder: {error.strerror}") from error
         raise FilesError(f"cannot make the folder {path}: {error.strerror}") from error
 
 

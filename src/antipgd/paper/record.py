@@ -14,6 +14,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from antipgd.checks import one_of, whole
+
 Point = tuple[Any, ...]  # step, place, the spec's measures; None where there is no such measure
 
 
@@ -43,6 +45,10 @@ class Spec(Protocol):
     @property
     def measures(self) -> tuple[str, ...]:
         """What is measured there."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where it can be measured."""
 
     @property
     def settings(self) -> tuple[tuple[str, Any], ...]:
@@ -124,6 +130,8 @@ Reader = Callable[[Mapping[str, Any]], Spec]
 
 def failure_from(values: Mapping[str, Any], read: Reader) -> Failure:
     """A failure from its parsed JSON; `read` makes the kind of spec that it is of."""
+    for name in ("reason", "traceback"):
+        _of(str, name, values[name]).encode()  # half a character cannot be printed
     return Failure(read(values["run"]), values["reason"], values["traceback"])
 
 
@@ -131,33 +139,49 @@ def record_from(values: Mapping[str, Any], read: Reader) -> Record:
     """A record from its parsed JSON; `read` makes the kind of spec that it is of."""
     fixed = dict(values)
     fixed["run"] = read(fixed["run"])
-    fixed["points"] = tuple(tuple(row) for row in fixed["points"])
-    fixed["weights"] = {place: tuple(w) for place, w in fixed["weights"].items()}
+    points, weights = _of(list, "points", fixed["points"]), _of(dict, "weights", fixed["weights"])
+    fixed["points"] = tuple(tuple(_of(list, "a point", row)) for row in points)
+    fixed["weights"] = {place: tuple(_of(list, "weights", w)) for place, w in weights.items()}
     record = Record(**fixed)
     _check(record)
     return record
 
 
 _STATUSES = ("ok", "diverged", "left low", "left high")
-_NUMBERS = {float, int, type(None)}
+
+
+def _of(kind: type, name: str, value: Any) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{name} must be a {kind.__name__}; got {value!r}")
+    return value
 
 
 def _check(record: Record) -> None:
     """Refuse values that no run can have left: whoever reads a record relies on their kinds."""
-    if record.status not in _STATUSES:
-        raise ValueError(f"status is {record.status!r}; accepted: {', '.join(_STATUSES)}")
-    for name in ("diverged_at", "left_at", "relax_steps"):
-        value = getattr(record, name)
-        if type(value) not in (int, type(None)):
-            raise ValueError(f"{name} must be a whole number or null; got {value!r}")
+    run, status = record.run, one_of("status", record.status, _STATUSES)
+    for name, there in (("diverged_at", status == "diverged"), ("left_at", "left" in status)):
+        step = getattr(record, name)
+        if there != (step is not None):
+            raise ValueError(f"status is {status!r} and {name} is {step!r}")
+        if there:
+            whole(name, step, 0, run.steps)
+    if record.relax_steps is not None:
+        whole("relax_steps", record.relax_steps, 0)
     if type(record.relaxation_converged) not in (bool, type(None)):
         raise ValueError(f"relaxation_converged is {record.relaxation_converged!r}")
-    width = 2 + len(record.run.measures)
+    if not record.points:
+        raise ValueError("points must have at least one row: a start can always be measured")
     for row in record.points:
-        step, place, *values = row
-        fits = type(step) is int and type(place) is str and len(row) == width
-        if not fits or not {*map(type, values)} <= _NUMBERS:
-            raise ValueError(f"a point must be a step, a place and {width - 2} numbers; got {row}")
+        _check_point(row, run)
     for place, weights in record.weights.items():
+        one_of("place", place, run.places)
         if not {*map(type, weights)} <= {float}:
             raise ValueError(f"the weights at {place} must be numbers")
+
+
+def _check_point(row: Point, run: Spec) -> None:
+    step, place, *values = row
+    whole("step", step, 0, run.steps)
+    one_of("place", place, run.places)
+    if len(values) != len(run.measures) or not {*map(type, values)} <= {float, type(None)}:
+        raise ValueError(f"a point must have {len(run.measures)} numbers; got {values}")

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from typing import NamedTuple
 
 from antipgd.paper.claims import FAILS, HOLDS, UNDECIDED, Claim, worst
@@ -322,133 +323,8 @@ def _provenance(provenance: Mapping[str, str], command: str) -> str:
     )
 
 
-# Style: every colour is named once per scheme; text has at least 4.5 times its ground's luminance.
-
-_STYLE = """
-:root {
-  color-scheme: light dark;
-  --ground: #fcfcfa; --text: #1d1d1b; --quiet: #5c5c57; --link: #1b5a92; --line: #dcdcd6;
-  --code: #f0f0ec;
-  --holds: #14532d; --holds-ground: #dcf1e2; --undecided: #644500; --undecided-ground: #f9ebc8;
-  --fails: #8a1c12; --fails-ground: #fae0dc; --other: #44443f; --other-ground: #e9e9e4;
-  --serif: Charter, "Bitstream Charter", "Sitka Text", Cambria, Georgia, serif;
-  --sans: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
-  --mono: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
-}
-@media screen and (prefers-color-scheme: dark) {
-  :root {
-    --ground: #15171a; --text: #e4e4e0; --quiet: #a6a9ae; --link: #8dbdea; --line: #353a40;
-    --code: #23272c;
-    --holds: #a5e0b6; --holds-ground: #133621; --undecided: #f0d388; --undecided-ground: #3a2e0b;
-    --fails: #ffb6ab; --fails-ground: #4b1a14; --other: #cfcfca; --other-ground: #2e3236;
-  }
-}
-* { box-sizing: border-box; }
-html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; scroll-padding-top: 1rem; }
-body {
-  margin: 0; background: var(--ground); color: var(--text);
-  font: 1.0625rem/1.6 var(--serif); overflow-wrap: break-word;
-}
-main { max-width: 64.5rem; margin: 0 auto; padding: 3rem 1.25rem 4rem; }
-p, ul, ol, dl { max-width: 46rem; }
-h1 { font-size: 2.25rem; line-height: 1.15; letter-spacing: -0.015em; margin: 0 0 1rem; }
-h2 { font-size: 1.45rem; line-height: 1.25; letter-spacing: -0.01em; margin: 0 0 0.9rem; }
-header p { font-size: 1.15rem; color: var(--quiet); text-wrap: pretty; }
-section, nav { margin-top: 3.5rem; }
-header + section { margin-top: 2.5rem; }
-a { color: var(--link); text-decoration-thickness: 0.06em; text-underline-offset: 0.18em; }
-a:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; border-radius: 2px; }
-code { font: 0.86em var(--mono); background: var(--code); padding: 0.1em 0.3em;
-  border-radius: 0.25em; overflow-wrap: anywhere; }
-.count { color: var(--quiet); font-weight: normal; margin-right: 0.35em; }
-.rule, .notes, .rerun, figcaption { font: 0.875rem/1.5 var(--sans); color: var(--quiet); }
-.notes { padding-left: 1.2em; }
-.rerun a { margin-left: 1em; white-space: nowrap; }
-.badge { display: inline-block; font: 600 0.8125rem/1.2 var(--sans); white-space: nowrap;
-  padding: 0.22em 0.6em; border-radius: 1em; color: var(--other);
-  background: var(--other-ground); }
-.holds { color: var(--holds); background: var(--holds-ground); }
-.undecided { color: var(--undecided); background: var(--undecided-ground); }
-.fails { color: var(--fails); background: var(--fails-ground); }
-.counts { display: flex; flex-wrap: wrap; gap: 0.4rem 1.25rem; list-style: none; padding: 0;
-  font: 0.9375rem/1.6 var(--sans); font-variant-numeric: tabular-nums; }
-nav ol { padding-left: 1.6em; }
-nav li { margin: 0.3em 0; }
-nav li::marker { color: var(--quiet); }
-
-table { width: 100%; table-layout: fixed; overflow-wrap: anywhere; border-collapse: collapse;
-  margin: 1.25rem 0;  font: 0.9rem/1.45 var(--sans); border-bottom: 1.5px solid var(--text); }
-th, td { text-align: left; vertical-align: top; padding: 0.55rem 0.75rem; font-weight: normal;
-  border-top: 1px solid var(--line); }
-th:first-child, td:first-child { padding-left: 0; }
-th:last-child, td:last-child { padding-right: 0; }
-thead th { font-size: 0.8125rem; color: var(--quiet); vertical-align: bottom;
-  border-top: 1.5px solid var(--text); }
-tbody tr:first-child > * { border-top-color: var(--text); }
-tbody tr:has(:target) { background: var(--code); }
-.id { width: 22%; }
-tbody .id { font-weight: 600; }
-.also { display: block; font-weight: normal; font-size: 0.8125rem; }
-.ref { font-size: 0.8125rem; color: var(--quiet); }
-td.ref, .rows thead .ref { width: 24%; }
-.claims .ref { display: block; margin-top: 0.2rem; }
-.tested { width: 24%; }
-.value { width: 21%; font-variant-numeric: tabular-nums; }
-.n { width: 3.75rem; text-align: right; font-variant-numeric: tabular-nums; }
-.verdict { width: 7.75rem; }
-
-figure { margin: 1.75rem 0; }
-.card { background: #fff; border: 1px solid var(--line); border-radius: 0.5rem;
-  padding: 0.75rem; overflow-x: auto; max-width: calc(var(--width) * 1.15); }
-.card img { display: block; width: 100%; height: auto; margin: 0 auto;
-  min-width: calc(var(--width) * 0.6); }
-figcaption { margin-top: 0.5rem; }
-dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 0.4rem 1.5rem;
-  font: 0.875rem/1.5 var(--sans); }
-dt { color: var(--quiet); }
-dd { margin: 0; font: 0.8125rem/1.6 var(--mono); overflow-wrap: anywhere; }
-
-@media screen and (max-width: 46rem) {
-  body { font-size: 1rem; }
-  main { padding: 1.75rem 1rem 3rem; }
-  h1 { font-size: 1.8rem; }
-  h2 { font-size: 1.3rem; }
-  header p { font-size: 1.05rem; }
-  section, nav { margin-top: 2.75rem; }
-  table, tbody { display: block; }
-  thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-  tbody tr { display: grid; gap: 0.3rem 1rem; padding: 0.8rem 0;
-    border-top: 1px solid var(--line); grid-template-columns: minmax(0, 1fr) max-content; }
-  tbody tr:first-child { border-top: 1.5px solid var(--text); }
-  tbody th, tbody td { width: auto !important; padding: 0; border: 0; }
-  .rows tr { grid-template-areas: "id verdict" "says says" "ref ref"; }
-  .claims tr { grid-template-areas: "says verdict" "tested tested" "value n"; }
-  .id { grid-area: id; } .says { grid-area: says; } td.ref { grid-area: ref; }
-  .verdict { grid-area: verdict; } .tested { grid-area: tested; }
-  .value { grid-area: value; } td.n { grid-area: n; }
-  .tested { color: var(--quiet); }
-  td.n::before { content: "n = "; }
-  .card { padding: 0.5rem; }
-  .rerun a { display: block; margin: 0.5em 0 0; }
-  dl { display: block; }
-  dd { margin-bottom: 0.6rem; }
-}
-@media print {
-  @page { margin: 16mm; }
-  :root { color-scheme: light; --ground: #fff; --link: #1d1d1b; }
-  html { font-size: 9.5pt; }
-  main { max-width: none; padding: 0; }
-  nav, .rerun a, #provenance > p { display: none; }
-  section { margin-top: 1.5rem; }
-  a { text-decoration: none; }
-  h2 { break-after: avoid; }
-  h1, h2, tr, figure { break-inside: avoid; }
-  figure { break-before: avoid; }
-  .badge { border: 1px solid; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-  .card { border: 0; padding: 0; overflow: visible; }
-  .card img { min-width: 0; }
-}
-"""
+# Every colour is named once per scheme; text has at least 4.5 times its ground's luminance.
+_STYLE = files(__package__).joinpath("report.css").read_text("utf-8")
 
 # The policy makes the browser refuse outside requests; an empty icon keeps it from asking for one.
 _HEAD = f"""<!DOCTYPE html>
@@ -461,7 +337,8 @@ _HEAD = f"""<!DOCTYPE html>
  content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>{TITLE}</title>
 <link rel="icon" href="data:,">
-<style>{_STYLE}</style>
+<style>
+{_STYLE}</style>
 </head>
 <body>
 <main>

@@ -101,15 +101,16 @@ def read_plan(out: Path) -> list[Spec]:
     """The runs that a folder is about, of a sweep or of the paper; only trainings name data."""
     path = out / "plan.json"
     try:
-        return [
+        specs: list[Spec] = [
             Training.from_plain(values) if "data" in values else Run.from_plain(values)
             for values in json.loads(path.read_bytes())
         ]
+        return [spec for spec in specs if spec.name]  # what has no name is no run
     except FileNotFoundError:
         raise FilesUsageError(f"{out} has no plan.json: no sweep was started there") from None
     except OSError as error:
         raise FilesError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise FilesUsageError(f"{path} cannot be understood: {error}") from error
 
 

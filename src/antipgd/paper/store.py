@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import antipgd
+from antipgd.checks import whole
 from antipgd.paper.files import (
     FilesError,
     FilesUsageError,
@@ -76,7 +77,7 @@ def _versions(run: Spec) -> dict[str, int]:
     """The versions of the code that a run's result depends on."""
     try:
         return run.versions
-    except ValueError as error:  # a problem of the user's own that is gone
+    except (ValueError, TypeError, AttributeError) as error:  # a problem that is gone, or no name
         raise FilesUsageError(str(error)) from error
 
 
@@ -103,11 +104,11 @@ class Store:
     def _check_format(self) -> None:
         path = self.root / "format.json"
         try:
-            found = json.loads(path.read_bytes())["format"]
+            found = whole("format", json.loads(path.read_bytes())["format"], 1)
         except FileNotFoundError:
             write(path, json.dumps({"antipgd": "store", "format": FORMAT}).encode() + b"\n")
             return
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             self._move_aside(path, "it does not say which format this store has")
             return self._check_format()
         except OSError as error:
@@ -149,12 +150,14 @@ class Store:
         header = lines[0]
         if header["antipgd"] != kind:
             raise _NotOursError(f"it is not a {kind} of antipgd")
-        if header["format"] > FORMAT:
+        if whole("format", header["format"], 1) > FORMAT:
             raise NewerStoreError(
                 f"{self._path(kind, name)} has format {header['format']}, this version of antipgd "
                 f"knows {FORMAT}: use a newer version, or another --out"
             )
         _, values, made = lines
+        if not isinstance(made, dict):
+            raise _NotOursError("it does not say what made it")
         return header, values, made
 
     def _move_aside(self, path: Path, why: str) -> None:
@@ -182,16 +185,17 @@ class Store:
             result = read(values, run.from_plain)
             versions = header["versions"]
             newer = {name: n for name, n in versions.items() if n > current.get(name, 0)}
+            name = result.run.name
         except _NotOursError as error:
             self._move_aside(path, str(error))
             return None
         except (
             AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError,
         ) as error:  # fmt: skip
-            self._move_aside(path, f"it cannot be understood ({error!r})")
+            self._move_aside(path, f"it cannot be understood ({error!r:.200})")
             return None
-        if result.run.name != run.name:
-            self._move_aside(path, f"it belongs to the run {result.run.name}")
+        if name != run.name:
+            self._move_aside(path, f"it belongs to the run {name}")
             return None
         if newer:
             raise NewerStoreError(

@@ -7,12 +7,13 @@ file of records that ships: `python -m antipgd.paper.verdicts SCALE STORE > FILE
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from antipgd.paper.claims import Claim
+from antipgd.checks import whole
+from antipgd.paper.claims import Claim, worst
 from antipgd.paper.experiments import SHOWN_SCALE, load, runs_of, scaled_experiments
 from antipgd.paper.figures import Figure, rendered
 from antipgd.paper.files import make_folder, write
@@ -26,6 +27,10 @@ from antipgd.paper.simulation.spec import RESULTS_VERSION
 from antipgd.paper.store import Store, code_digest
 
 KINDS = ("png", "svg")
+# What reading a stamp of arbitrary content raises.
+_DAMAGED = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
 
 
 class Judged(NamedTuple):
@@ -76,9 +81,22 @@ class Desk:
             same = all(hashlib.sha256(files[kind]).hexdigest() == stamp[kind] for kind in KINDS)
             if not same or stamp["key"] != key:
                 return None
-            return Judged([Claim(**values) for values in stamp["claims"]], files)
-        except (OSError, ValueError, KeyError, TypeError):
+            return Judged([_claim(values) for values in stamp["claims"]], files)
+        except _DAMAGED:
             return None
+
+
+def _claim(values: Mapping[str, Any]) -> Claim:
+    """A claim as it was kept, or an error: the page relies on the kinds of its values."""
+    claim = Claim(**values)
+    worst([claim.verdict])
+    for text in (claim.id, claim.statement, claim.reference, claim.tested):
+        text.encode()  # half a character cannot be written
+    if not {type(claim.value), type(claim.low), type(claim.high)} <= {float, int}:
+        raise ValueError(f"value, low and high must be numbers; got {claim}")
+    float(claim.value + claim.low + claim.high)  # a whole number may be too large for one
+    whole("n", claim.n, 0)
+    return claim
 
 
 def network_runs(scale: Scale) -> list[Training]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from antipgd.cli import main
+from antipgd.paper.networks.data import DataError
 from antipgd.paper.networks.rehearse import Turn, _Method, rehearse, show
 from antipgd.paper.networks.scales import TUNING_SEED, scale_named
 from antipgd.paper.networks.train import train
@@ -40,6 +41,12 @@ def test_a_method_that_cannot_go_on_is_named():
     lost = replace(SMOKE, options={"lr": 1e30})
     with pytest.raises(RuntimeError, match="gd: the loss is not finite any more"):
         rehearse(lost, ["gd"])
+
+
+def test_what_cannot_be_made_is_an_error_of_its_own_kind(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANTIPGD_DATA", str(tmp_path))
+    with pytest.raises(DataError, match="antipgd data cifar10"):
+        rehearse(scale_named("small"), ["gd"])
 
 
 def test_ratios_are_per_epoch_and_of_the_same_round():

@@ -102,7 +102,9 @@ def test_divergence_is_counted_and_never_averaged_away(tmp_path, capsys):
     assert rows.loc[0.01, "diverged"] == "0"
     assert rows.loc[9, "test w"] == "inf"
     assert "[" in rows.loc[0.01, "test w"]
-    assert "3" in capsys.readouterr().out
+    lines = [line.split()[:4] for line in capsys.readouterr().out.splitlines()]
+    assert ["gd", "0.01", "3", "0"] in lines
+    assert ["gd", "9", "3", "3/3"] in lines
 
 
 def test_the_plan_and_its_cost(tmp_path, capsys):
@@ -357,7 +359,7 @@ def test_the_summary_is_there_even_if_the_figure_fails(tmp_path, capsys, monkeyp
     def fail(*args, **kwargs):
         raise OverflowError("an axis")
 
-    monkeypatch.setattr(sys.modules["antipgd.paper.simulation.sweep"], "sweep_figure", fail)
+    monkeypatch.setattr(sys.modules["antipgd.paper.simulation.folder"], "sweep_figure", fail)
     with pytest.raises(OverflowError):
         main([*SMALL, "--out", str(tmp_path)])
     assert "test w" in capsys.readouterr().out

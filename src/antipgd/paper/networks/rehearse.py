@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -64,15 +65,19 @@ def _peak(device: str) -> float:
 
 
 class _Method:
-    """In its process: a training under way."""
-
-    running: "_Method"
+    """A training under way, in the process that first asks for a turn of it."""
 
     def __init__(self, spec: Training, threads: int, device: str) -> None:
         self.spec, self.threads, self.device = spec, threads, device
-        examples = make_examples(spec, device)
-        self.trainer = Trainer(spec, examples, None, Log(), join(device))
-        self.steps = _steps(self.trainer)
+
+    @cached_property
+    def trainer(self) -> Trainer:
+        examples = make_examples(self.spec, self.device)
+        return Trainer(self.spec, examples, None, Log(), join(self.device))
+
+    @cached_property
+    def steps(self) -> Iterator[float]:
+        return _steps(self.trainer)
 
     def turn(self, steps: int | None) -> Turn:
         count = steps or self.trainer.steps_per_epoch
@@ -87,13 +92,39 @@ class _Method:
         return Turn(count, *took, _peak(self.device), loss, on_cpu)
 
 
-def _begin(spec: Training, threads: int, device: str) -> int:
-    _Method.running = _Method(spec, threads, device)
-    return _Method.running.trainer.steps_per_epoch
+class _Process:
+    """A process with one method in it, which it is given when it starts. Nothing is made then: what
+    fails to be made is said by the first turn, as an error of its own kind."""
+
+    def __init__(self, method: _Method) -> None:
+        self._pool = ProcessPoolExecutor(
+            1, mp_context=get_context("spawn"), initializer=_enter, initargs=(method,)
+        )
+
+    def steps_per_epoch(self) -> int:
+        return self._pool.submit(_steps_per_epoch).result()
+
+    def turn(self, steps: int | None) -> Turn:
+        return self._pool.submit(_turn, steps).result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+_inside: _Method  # of a process, from its start
+
+
+def _enter(method: _Method) -> None:
+    global _inside
+    _inside = method
+
+
+def _steps_per_epoch() -> int:
+    return _inside.trainer.steps_per_epoch
 
 
 def _turn(steps: int | None) -> Turn:
-    return _Method.running.turn(steps)
+    return _inside.turn(steps)
 
 
 def rehearse(
@@ -118,27 +149,26 @@ def rehearse(
             whole(name, count, 1)
     check_device(device)
     turns: dict[str, tuple[int, list[Turn]]] = {}
-    pools: dict[str, ProcessPoolExecutor] = {}
+    processes: dict[str, _Process] = {}
     order = [(number, method) for number in range(rounds) for method in methods]
     try:
         for number, method in tqdm(order, unit=" turns", disable=None, leave=False):
             if number == 0:
-                pools[method] = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
                 spec = scale.training(method, TUNING_SEED)
-                per_epoch = pools[method].submit(_begin, spec, threads, device).result()
-                turns[method] = per_epoch, []
+                processes[method] = _Process(_Method(spec, threads, device))
+                turns[method] = processes[method].steps_per_epoch(), []
                 if rounds > 1:
-                    pools[method].submit(_turn, 1).result()
-            turns[method][1].append(pools[method].submit(_turn, steps).result())
+                    processes[method].turn(1)
+            turns[method][1].append(processes[method].turn(steps))
             if number == rounds - 1:
-                pools.pop(method).shutdown()
+                processes.pop(method).close()
     except BrokenProcessPool as error:
         raise RuntimeError(f"{method}: its process was ended (short of memory?)") from error
     except (MemoryError, RuntimeError) as error:
         raise RuntimeError(f"{method}: {error}") from error
     finally:
-        for pool in pools.values():
-            pool.shutdown(cancel_futures=True)
+        for process in processes.values():
+            process.close()
     return turns
 
 

@@ -71,6 +71,7 @@ class Training:
 
     problem = "network"
     measures = MEASURES
+    places = PLACES
     relax = False
 
     def canonical(self) -> str:

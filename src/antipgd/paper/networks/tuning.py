@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from antipgd.checks import number
 from antipgd.paper.files import make_folder, write
 from antipgd.paper.networks.arms import value
 from antipgd.paper.networks.scales import TUNED, Scale, scale_named
@@ -48,8 +49,9 @@ def scale_to_use(name: str, out: Path) -> Scale:
     if not path.is_file():
         return scale
     try:
-        found = {str(k): float(v) for k, v in json.loads(path.read_text("utf-8")).items()}
-    except (ValueError, AttributeError, TypeError) as error:
+        there = json.loads(path.read_text("utf-8"))
+        found = {method: number(f"sigma of {method}", sd, 0) for method, sd in there.items()}
+    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} is not what `antipgd tune` writes: {error}") from error
     unknown = found.keys() - set(TUNED)
     if unknown:

@@ -76,6 +76,7 @@ class Run:
     noisy: str = "all"
 
     measures = MEASURES
+    places = PLACES
 
     def canonical(self) -> str:
         """The run as JSON with one spelling, the text its name is the hash of."""

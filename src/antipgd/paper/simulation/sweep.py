@@ -5,7 +5,6 @@ alone is given by name: lr={"*": 0.1, "sgd": 0.01}.
 """
 
 import inspect
-import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -18,16 +17,14 @@ import pandas as pd
 
 from antipgd.checks import nearest, one_of, whole
 from antipgd.noise.taps import as_taps
-from antipgd.paper.figures import rendered
-from antipgd.paper.files import write
 from antipgd.paper.methods import SIMULATED
 from antipgd.paper.pipeline import Outcome, Tick, complete, open_store, write_plan
 from antipgd.paper.record import Failure, Record
+from antipgd.paper.simulation.folder import write_figure, write_table
 from antipgd.paper.simulation.local import run_local
 from antipgd.paper.simulation.problems import Problem, Setting, name_of
 from antipgd.paper.simulation.spec import POINTS, Run, make_run, measured_steps
 from antipgd.paper.simulation.stepping import RELAX_STEPS
-from antipgd.paper.simulation.sweep_figure import sweep_figure
 from antipgd.paper.simulation.table import table
 from antipgd.paper.store import Store
 
@@ -191,9 +188,7 @@ def plan_sweep(
             _values("sigma", sigmas, one) if SIMULATED[one].has_sigma else (0.0,),
             colours if one == "noise" else (None,),
             laws if _draws(one) else laws[:1],
-            _values("batch", batches, one, 1)
-            if SIMULATED[one].batches
-            else batches.get(one, (None,)),
+            _sizes(batches, one),
             chosen,
         )
         for eta, sd, colour, kind, size, seed in options:
@@ -326,38 +321,3 @@ def relaxation_notes(records: Iterable[Record]) -> list[str]:
         for method, n in methods.items()
         if count[method]
     ]
-
-
-def replaced(out: Path, runs: Sequence[Run]) -> str | None:
-    """What a sweep of these runs replaces in a folder, if it holds another one."""
-    try:
-        there = json.loads((out / "plan.json").read_bytes())
-        if {json.dumps(one, sort_keys=True) for one in there} == {
-            json.dumps(json.loads(run.canonical()), sort_keys=True) for run in runs
-        }:
-            return None
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, RecursionError):
-        pass  # whatever it was, it is not this plan
-    what = "table" if (out / "table.csv").exists() else "plan"
-    return f"replaces the {what} of another sweep in {out}; its runs stay in the store"
-
-
-def write_table(out: Path, result: pd.DataFrame) -> Path:
-    """table.csv, with nothing but its header if every run failed."""
-    write(out / "table.csv", result.to_csv(index=False, lineterminator="\n").encode())
-    return out / "table.csv"
-
-
-def write_figure(out: Path, result: pd.DataFrame) -> list[Path]:
-    """The figure's files; without anything to draw, one of another sweep does not stay."""
-    paths = [out / f"figure.{kind}" for kind in ("png", "svg")]
-    if not len(result):
-        for path in paths:
-            path.unlink(missing_ok=True)
-        return []
-    figure = sweep_figure(result, title=result["problem"].iloc[0])
-    for path in paths:
-        write(path, rendered(figure, path.suffix[1:]))
-    return paths

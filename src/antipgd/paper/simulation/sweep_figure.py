@@ -14,6 +14,8 @@ from antipgd.paper import figures
 from antipgd.paper.simulation.table import SETTING
 
 _DASHES = ("-", "--", ":", "-.")
+# Ticks are placed beyond the ends of an axis: nearer to the largest of numbers they overflow.
+_DRAWN = (1e-150, 1e150)
 
 
 def _shared_steps(rows: pd.DataFrame) -> pd.DataFrame:
@@ -35,30 +37,36 @@ def _geometric(rows: pd.DataFrame, measure: str, ends: tuple[float, float]) -> l
     return columns
 
 
+def _drawable(values: pd.Series) -> pd.Series:
+    """Where a logarithmic axis has a place for them."""
+    return np.isfinite(values) & (values > 0)
+
+
 def _limits(rows: pd.DataFrame, measure: str) -> tuple[float, float] | None:
     """What the y axis shows: the settings of which no run diverged, or the beginning if all did."""
-    values = rows[measure].where(np.isfinite(rows[measure]) & (rows[measure] > 0))
+    values = rows[measure].where(_drawable(rows[measure]))
     settings = rows.groupby(list(SETTING), dropna=False)["status"]
     calm = values[settings.transform(lambda status: (status != "diverged").all())]
     shown = calm if calm.notna().any() else values
     if not shown.notna().any():
         return None
-    low, high = np.log(shown.min()), np.log(shown.max())
+    low, high = np.log(np.clip([shown.min(), shown.max()], *_DRAWN))
     if shown is values:
         first = values[rows["step"] == 0].min()
-        high = min(high, np.log(1e6) + (low if np.isnan(first) else np.log(first)))
+        start = low if np.isnan(first) else np.log(np.clip(first, *_DRAWN))
+        high = min(high, start + np.log(1e6))
     margin = max(0.05 * (high - low), 0.1)
-    bottom, top = np.exp(np.clip([low - margin, high + margin], *np.log([1e-300, 1e300])))
-    return float(bottom), float(top)
+    return float(np.exp(low - margin)), float(np.exp(high + margin))
 
 
-def _exits(rows: pd.DataFrame, measure: str) -> list[figures.Series]:
+def _exits(rows: pd.DataFrame, measure: str, ends: tuple[float, float]) -> list[figures.Series]:
     """A mark for each run that left its interval, pointing to the side on which it did."""
     last = rows.loc[rows.groupby("seed")["step"].idxmax()]
     sides = {"left low": "v", "left high": "^"}
     colour = figures.COLOURS[rows["method"].iloc[0]]
+    last = last.assign(height=last[measure].where(_drawable(last[measure])).clip(*ends))
     return [
-        figures.Series(left["step"], left[measure], colour=colour, dash="", marker=marker)
+        figures.Series(left["step"], left["height"], "", colour, "", marker)
         for side, marker in sides.items()
         if len(left := last[last["status"] == side])
     ]
@@ -80,18 +88,19 @@ def _sweep_series(rows: pd.DataFrame, measure: str, limits: tuple[float, float] 
     series: list[figures.Series] = []
     several = {name for name in SETTING if rows.groupby("method")[name].nunique().max() > 1}
     dashes: dict[str, Iterator[str]] = {method: cycle(_DASHES) for method in figures.NAMES}
-    bottom, top = limits or (1e-300, 1e300)
+    bottom, top = limits or _DRAWN
+    # Beyond the limits by a little, so that a line that leaves the picture is seen to do so.
+    reach = (bottom / 10, top * 10)
     for key, group in rows.groupby(list(SETTING), sort=False, dropna=False):
         method, ends = group["method"].iloc[0], group.drop_duplicates("seed")
         lost = (int((ends["status"] == "diverged").sum()), len(ends))
         label = figures.method_name(method, _sweep_label(key, several), lost)
-        # Beyond the limits by a little, so that a line that leaves the picture is seen to do so.
-        x, y, low, high = _geometric(_shared_steps(group), measure, (bottom / 10, top * 10))
+        x, y, low, high = _geometric(_shared_steps(group), measure, reach)
         edges = (None, None) if lost[0] else (low, high)
         series.append(
             figures.Series(x, y, label, figures.COLOURS[method], next(dashes[method]), "", *edges)
         )
-        series += _exits(group, measure)
+        series += _exits(group, measure, reach)
     return series
 
 
@@ -103,19 +112,13 @@ def sweep_figure(table: pd.DataFrame, title: str, place: str = "w") -> figures.F
     is marked.
     """
     rows = table[table["place"] == place]
-    measures = [name for name in figures.MEASURES if rows[name].notna().any()]
-    limits = {name: _limits(rows, name) for name in measures}
-    panels = [
-        figures.Panel(
-            f"{figures.MEASURES[name]} at {place}", _sweep_series(rows, name, limits[name])
-        )
-        for name in measures
-    ]
+    measures = [name for name in figures.MEASURES if rows[name].notna().any()] or ["train_loss"]
+    panels = []
+    for name in measures:
+        limits = _limits(rows, name)
+        series = _sweep_series(rows, name, limits)
+        panels.append(figures.Panel(f"{figures.MEASURES[name]} at {place}", series, limits=limits))
     left = rows["status"].str.startswith("left").any()
     exits = "; ▼ a run left low, ▲ high" if left else ""
     title = f"{title}: geometric means over seeds, 95 % intervals{exits}"
-    figure = figures.draw(panels, title=title, height=3.2)
-    for axes, name in zip(figure.axes, measures, strict=False):
-        if limits[name] is not None:
-            axes.set_ylim(limits[name])
-    return figure
+    return figures.draw(panels, title=title, height=3.2)

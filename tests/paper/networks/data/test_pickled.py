@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -75,3 +77,50 @@ BROKEN = {
 def test_what_is_no_batch_is_refused(small, content):
     with pytest.raises(DataError, match="data_batch_1 is not a pickled batch of CIFAR-10: "):
         pickled.batches(with_first(small, content), small.published)
+
+
+def copied(levels, copies):
+    """A tuple of copies of a tuple of copies …, as the key of a dictionary: hashed without end."""
+    inner = b"".join(b"q\x01(" + b"h\x01" * copies + b"t" for _ in range(levels))
+    return b"\x80\x02})" + inner + b"K\x01s."
+
+
+HUNGRY = {
+    "a place in the memo": b"\x80\x02Nr\xff\xff\xff\x01.",
+    "a place in decimals": b"Np33554431\n.",
+    "bytes that are not there": b"\x80\x04\x8e" + (2**33).to_bytes(8, "little") + b"abc.",
+    "text that is not there": b"\x80\x04\x8d" + (2**33).to_bytes(8, "little") + b"abc.",
+    "an array that is not there": b"\x80\x05\x96" + (2**33).to_bytes(8, "little") + b"abc.",
+    "a string that is not there": b"\x80\x02T" + (2**31 - 1).to_bytes(4, "little") + b"abc.",
+    "a number that is not there": b"\x80\x02\x8b" + (2**31 - 1).to_bytes(4, "little") + b"1.",
+    "a frame that is not there": b"\x80\x04\x95" + (2**33).to_bytes(8, "little") + b"N.",
+    "digits": b"L" + b"9" * 100_000 + b"L\n.",
+    "a key as deep as the stack": b"\x80\x02})" + b"\x85" * 2_000_000 + b"K\x01s.",
+    "a key of copies of copies": copied(20, 100),
+    "a key of two copies each": b"\x80\x02})" + b"2\x86" * 60 + b"K\x01s.",
+    "a key of sets": b"\x80\x04}(\x91" + b"\x8f0(" * 30 + b"K\x01s.",
+    "operations": b"N0" * 600_000 + b"N.",
+}
+EATING = """
+import resource, sys
+from antipgd.paper.networks.data import DataError, pickled
+from antipgd.paper.networks.data.cifar10 import CIFAR10
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+content = sys.stdin.buffer.read()
+before = peak()
+try:
+    pickled.batches(dict.fromkeys(pickled.NAMES, content), CIFAR10)
+except DataError as error:
+    print((peak() - before) // 1024, error)
+"""
+
+
+@pytest.mark.parametrize("content", HUNGRY.values(), ids=HUNGRY)
+def test_few_bytes_take_neither_memory_nor_time_nor_the_stack(content):
+    """In a process of its own, which such a pickle could end."""
+    result = subprocess.run(
+        [sys.executable, "-c", EATING], input=content, capture_output=True, timeout=60, check=True
+    )
+    mebibytes, said = result.stdout.decode().split(maxsplit=1)
+    assert int(mebibytes) < 40 + 3 * len(content) / 2**20
+    assert said.startswith("data_batch_1 is not a pickled batch of CIFAR-10: ")

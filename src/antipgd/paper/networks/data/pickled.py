@@ -7,6 +7,7 @@ an inert record of their arguments, and every other name is refused; not even Nu
 import io
 import pickle
 import pickletools
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,11 +25,18 @@ from antipgd.paper.networks.data.errors import DataError
 
 NAMES = BATCHES  # without an ending
 
+# A batch has a dictionary, two lists and an array of six tuples in some 40,000 operations.
+_MOST_OPERATIONS, _MOST_HOLDERS, _MOST_COPIES = 1_000_000, 16, 16
 _PUTS = ("PUT", "BINPUT", "LONG_BINPUT")
+_COPIES = ("GET", "BINGET", "LONG_BINGET", "DUP")
+_HOLDERS = (
+    "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "EMPTY_LIST", "DICT", "EMPTY_DICT", "EMPTY_SET",
+    "FROZENSET",
+)  # fmt: skip
 # What unpickling of arbitrary bytes raises.
 _BROKEN = (
     pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, KeyError, TypeError,
-    ValueError, OverflowError, MemoryError,
+    ValueError, OverflowError, MemoryError, RecursionError,
 )  # fmt: skip
 
 
@@ -66,17 +74,30 @@ def _pixels(array: _Inert, images: int) -> np.ndarray:
     return np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
-def _check_memo(content: bytes) -> None:
-    """Refuse a place in the memo beyond the number of operations: the unpickler makes room for all
-    places before the one that a few bytes name."""
-    found = pickletools.genops(content)
-    last = max((int(place) for code, place, _ in found if code.name in _PUTS and place), default=0)
-    if last > len(content):
-        raise ValueError(f"it names place {last} of its memo in {len(content)} bytes")
+def _check_operations(content: bytes) -> None:
+    """Refuse few bytes that would take much memory, time or stack, before anything is made.
+
+    The unpickler makes room for all places of its memo before the one that is named. Tuples in
+    tuples are hashed and shown by recursion, without end where each holds copies of another. That
+    the lengths which it names are there, `genops` sees to.
+    """
+    count, last = Counter[str](), 0
+    for number, (code, place, _) in enumerate(pickletools.genops(content)):
+        count[code.name] += 1
+        if code.name in _PUTS:
+            last = max(last, int(str(place)))
+        if number > _MOST_OPERATIONS:
+            raise ValueError(f"it has more than {_MOST_OPERATIONS:,} operations")
+    if last > count.total():
+        raise ValueError(f"it names place {last} of its memo in {count.total()} operations")
+    holders = sum(count[name] for name in _HOLDERS)
+    copies = sum(count[name] for name in _COPIES)
+    if holders > _MOST_HOLDERS or copies > _MOST_COPIES:
+        raise ValueError(f"it has {holders} tuples and lists, and {copies} copies: too many")
 
 
 def _batch(content: bytes, images: int) -> bytes:
-    _check_memo(content)
+    _check_operations(content)
     values = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     return batch(label_bytes(values[b"labels"], images), _pixels(values[b"data"], images))
 

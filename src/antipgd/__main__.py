@@ -1,0 +1,7 @@
+"""`python -m antipgd`."""
+
+import sys
+
+from antipgd.cli import main
+
+sys.exit(main())
