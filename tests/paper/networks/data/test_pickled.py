@@ -81,7 +81,7 @@ def test_what_is_no_batch_is_refused(small, content):
 
 def copied(levels, copies):
     """A tuple of copies of a tuple of copies …, as the key of a dictionary: hashed without end."""
-    inner = b"".join(b"q\x01(" + b"h\x01" * copies + b"t" for _ in range(levels))
+    inner = b"".join(b"q\x010(" + b"h\x01" * copies + b"t" for _ in range(levels))
     return b"\x80\x02})" + inner + b"K\x01s."
 
 
