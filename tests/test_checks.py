@@ -30,6 +30,7 @@ def test_numbers_come_back_plain(value):
     ("limits", "value", "message"),
     [
         ({}, math.inf, "x must be a finite number; got inf"),
+        ({}, 10**400, f"x must be a finite number; got {10**400}"),
         ({}, "1", "x must be a finite number; got '1'"),
         ({}, True, "x must be a finite number; got True"),
         ({"low": 0}, -0.1, "x must be a finite number >= 0; got -0.1"),

@@ -38,6 +38,16 @@ def whole(name: str, value: object, least: int, most: int | None = None) -> int:
     return int(value)  # type: ignore[call-overload]
 
 
+def _float(value: object) -> float:
+    """As a float; not a number where it is none, or a whole number beyond all floats."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
+
+
 def number(
     name: str,
     value: object,
@@ -48,8 +58,7 @@ def number(
     closed: bool = False,
 ) -> float:
     """A finite number ≥ `low`, or > `low` if it must lie `above`; < `high`, or ≤ if `closed`."""
-    there = isinstance(value, Real) and not isinstance(value, bool)
-    given = float(value) if there else math.nan  # type: ignore[arg-type]
+    given = _float(value)
     below = given <= high if closed else given < high
     if not (math.isfinite(given) and low <= given and below and (given > low or not above)):
         wanted = "a finite number"
