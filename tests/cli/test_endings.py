@@ -179,3 +179,16 @@ def test_the_page_is_made_without_torch():
     loaded = python("-c", code).stderr.split()
     assert "antipgd.paper.verdicts" in loaded
     assert "torch" not in loaded
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "numba", "pandas", "scipy", "tqdm"])
+@pytest.mark.parametrize("command", [f"sweep widening_valley {RUNS}", "paper --dry-run"])
+def test_a_missing_package_is_named_with_its_extra(package, command, tmp_path):
+    code = (
+        "import sys; sys.modules[sys.argv.pop(1)] = None\n"
+        "from antipgd.cli import main; sys.exit(main())"
+    )
+    done = python("-c", code, package, *command.split(), "--out", str(tmp_path / "out"))
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'antipgd[paper]'" in done.stderr
+    assert done.stderr.count("\n") == 1

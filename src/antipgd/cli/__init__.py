@@ -14,8 +14,11 @@ from typing import Any
 
 from antipgd import __version__
 from antipgd.cli.usage import Parser, UsageError, say
+from antipgd.paper.files import FilesError, FilesUsageError
+from antipgd.paper.networks.extra import ExtraError
 
 _EXTRA = "the command line needs more packages: pip install 'antipgd[paper]'"
+_PACKAGES = ("matplotlib", "numba", "pandas", "scipy", "sklearn", "threadpoolctl", "tqdm")
 _INTERRUPTED, _NOBODY_READS = 130, 141  # 128 and the number of the signal, as shells count
 
 
@@ -55,11 +58,6 @@ def _command(arguments: Sequence[str]) -> int:
     if words and words[0] in commands:
         commands[words[0]].check_options(words[1:])
     options = parser.parse_args(words)
-    try:
-        from antipgd.paper.files import FilesError, FilesUsageError
-        from antipgd.paper.networks.extra import ExtraError
-    except ImportError as error:
-        raise UsageError(f"{_EXTRA} ({error})") from error
     with contextlib.suppress(FileNotFoundError):  # the folder we are in was deleted
         sys.path.insert(0, os.getcwd())  # where module:Class is looked for
     try:
@@ -69,6 +67,15 @@ def _command(arguments: Sequence[str]) -> int:
     except (FilesError, MemoryError) as error:
         say(f"antipgd: {error}")
         return 1
+    except ImportError as error:
+        raise _missing(error) from error
+
+
+def _missing(error: ImportError) -> Exception:
+    """What to install where a package of an extra is not there; other errors are ours."""
+    if (error.name or "").partition(".")[0] in _PACKAGES:
+        return UsageError(f"{_EXTRA} ({error})")
+    return UsageError(str(error)) if "pip install" in str(error) else error
 
 
 def _drop_output() -> None:
