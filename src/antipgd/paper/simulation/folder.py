@@ -23,7 +23,7 @@ def replaced(out: Path, runs: Sequence[Run]) -> str | None:
             json.dumps(json.loads(run.canonical()), sort_keys=True) for run in runs
         }:
             return None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, RecursionError):
         pass  # whatever it was, it is not this plan
