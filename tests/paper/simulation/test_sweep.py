@@ -486,7 +486,7 @@ LONGER = [*SMALL[:-6], "--steps", "20000", "--seeds", "12", "--points", "6", "--
 
 
 def command(out):
-    return [sys.executable, "-m", "antipgd.cli", *LONGER, "--out", str(out)]
+    return [sys.executable, "-m", "antipgd", *LONGER, "--out", str(out)]
 
 
 def test_kill_dash_9_at_a_random_moment_loses_nothing(tmp_path):
@@ -541,7 +541,7 @@ def test_an_interrupted_sweep_says_how_to_go_on(tmp_path):
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "from antipgd.cli import main; raise SystemExit(main())"
     )
-    words = command(tmp_path)[3:]  # after python -m antipgd.cli
+    words = command(tmp_path)[3:]  # after python -m antipgd
     process = subprocess.Popen(
         [sys.executable, "-c", code, *words, "--steps", "3000000"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -561,7 +561,7 @@ def test_an_interrupted_sweep_says_how_to_go_on(tmp_path):
 
 def test_the_commands_of_the_module_and_the_script_are_one():
     script = Path(sys.executable).parent / "antipgd"
-    for start in ([str(script)], [sys.executable, "-m", "antipgd.cli"]):
+    for start in ([str(script)], [sys.executable, "-m", "antipgd"]):
         result = subprocess.run([*start, "list"], capture_output=True, text=True, check=True)
         assert "widening_valley  d=100 D=1.0 v=0.0" in result.stdout
     assert os.access(script, os.X_OK)

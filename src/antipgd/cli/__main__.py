@@ -1,7 +1,0 @@
-"""`python -m antipgd.cli`."""
-
-import sys
-
-from antipgd.cli import main
-
-sys.exit(main())
