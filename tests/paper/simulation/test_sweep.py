@@ -565,3 +565,15 @@ def test_the_commands_of_the_module_and_the_script_are_one():
         result = subprocess.run([*start, "list"], capture_output=True, text=True, check=True)
         assert "widening_valley  d=100 D=1.0 v=0.0" in result.stdout
     assert os.access(script, os.X_OK)
+
+
+def test_a_run_that_diverges_has_no_measure_that_its_problem_has_not():
+    result = sweep("widening_valley", set={"d": 2}, method=["pgd", "gd"], lr=0.1, sigma=9.0,
+                   steps=300, seeds=2, points=5)  # fmt: skip
+    lost = result[(result["status"] == "diverged") & (result["step"] == 300)]
+    assert len(lost)
+    assert np.isinf(lost["trace"]).all()
+    assert result["test_loss"].isna().all()
+    assert "test w" not in summary(result)
+    titles = [axes.get_title() for axes in sweep_figure(result, "valley").axes]
+    assert titles == ["training loss at w", "trace of the Hessian at w"]

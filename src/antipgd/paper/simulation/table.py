@@ -27,18 +27,25 @@ def written_taps(taps: Iterable[float]) -> str:
     return ",".join(map(number, taps))
 
 
+def _first(values: dict[tuple[int, str], tuple[float, ...]]) -> tuple[float, ...]:
+    """Those at the beginning, where every run is measured."""
+    return next(iter(values.values()), (0.0,) * 3)
+
+
 def _values(record: Record) -> dict[tuple[int, str], tuple[float, ...]]:
-    """Measured values by step and place, infinite from where the run diverged."""
+    """Measured values by step and place; from where the run diverged infinite, but for measures
+    that its problem does not have."""
     run = record.run
     values: dict[tuple[int, str], tuple[float, ...]] = {
         (step, place): tuple(math.nan if number is None else number for number in numbers[:3])
         for step, place, *numbers in record.points
     }
     if record.diverged_at is not None:
+        lost = tuple(number if math.isnan(number) else math.inf for number in _first(values))
         places = [place for place in PLACES if run.measured_at(place)]
         for place in places:
             for step in run.measure if place != "relaxed" else run.measure[-1:]:
-                values.setdefault((step, place), (float("inf"),) * 3)
+                values.setdefault((step, place), lost)
     return values
 
 
