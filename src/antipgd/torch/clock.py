@@ -34,7 +34,7 @@ def _of_group(optimizer: Optimizer, index: int, sigma: float) -> float:
     if why_unknown(optimizer, index):
         return math.nan
     group = optimizer.param_groups[index]
-    rate = float(group["lr"])
+    rate = abs(float(group["lr"]))
     if isinstance(optimizer, ADAPTIVE) or "betas" in group:
         return rate * sigma
     return rate * sigma * sigma / (1 - float(group.get("momentum") or 0))
@@ -43,12 +43,13 @@ def _of_group(optimizer: Optimizer, index: int, sigma: float) -> float:
 def why_unknown(optimizer: Optimizer, index: int) -> str:
     """Why a param group has no clock, "" where it has one.
 
-    With momentum 1 the velocity never decays: one draw's push would count for ever.
+    With momentum 1 or more the velocity never decays: one draw's push would count for ever.
     """
     group = optimizer.param_groups[index]
     if group.get("lr") is None:
         return f"param group {index} has no lr"
     adaptive = isinstance(optimizer, ADAPTIVE) or "betas" in group
-    if not adaptive and float(group.get("momentum") or 0) == 1:
-        return f"param group {index} has momentum 1"
+    momentum = float(group.get("momentum") or 0)
+    if not adaptive and not momentum < 1:
+        return f"param group {index} has momentum {momentum:g}"
     return ""

@@ -33,10 +33,13 @@ def next_sigma(
 
 
 def _relative_rate(member: Member, group: dict) -> float:
-    """The learning rate relative to its first value, which schedule="lr" follows."""
+    """The learning rate relative to its first value, which schedule="lr" follows.
+
+    Its size: a decay that runs past its end may give a rate a little below 0, but σ has no sign.
+    """
     if member.first_lr is None or not member.first_lr > 0:
         raise ValueError(
             f"schedule='lr' follows the learning rate relative to its first value, "
             f"which must be > 0; got {member.first_lr}"
         )
-    return float(group["lr"]) / member.first_lr
+    return abs(float(group["lr"])) / member.first_lr
