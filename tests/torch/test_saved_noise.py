@@ -489,3 +489,55 @@ def test_positions_of_tensors_that_left_are_nobody_elses_names():
     second.load_state_dict(optimizer.state_dict())
     attach(second, sigma=0.1, seed=1).stop()
     assert all(torch.allclose(tensor, torch.ones(5), atol=1e-6) for tensor in tensors)
+
+
+def test_options_of_another_optimizers_group_bring_no_noise_along():
+    optimizer, *_ = pair()
+    own = torch.nn.Parameter(torch.ones(5))
+    second = torch.optim.SGD([{**optimizer.param_groups[0], "params": [own]}], lr=0.1)
+    noise = attach(second, sigma=0.1, seed=1)
+    assert noise.step_count == 0
+    second.step()
+    noise.stop()
+    assert torch.allclose(own, torch.ones(5), atol=1e-6)
+    assert optimizer.param_groups[0]["antipgd"] == "attached"
+
+
+def test_a_shallow_copy_whose_original_is_gone_is_refused():
+    optimizer, noise, *_ = pair()
+    shallow = copy.copy(optimizer)
+    del optimizer, noise
+    with pytest.raises(ReferenceError, match="is gone"):
+        attach(shallow, sigma=0.1)
+
+
+def test_a_state_loaded_before_a_step_that_decides_late_keys_its_draws():
+    """A closure may resume() what was paused when the step began."""
+    weights, other = (torch.nn.Parameter(torch.ones(5)) for _ in range(2))
+    optimizer, second = torch.optim.SGD([weights], lr=0.1), torch.optim.SGD([other], lr=0.1)
+    attach(optimizer, sigma=0.1, seed=SEED)
+    noise = attach(second, sigma=0.1, seed=1)
+    optimizer.step()
+    second.step()
+    with torch.no_grad():
+        other.copy_(weights)
+    second.load_state_dict(optimizer.state_dict())
+    noise.pause()
+    second.step(lambda: noise.resume() or 0.0)
+    assert noise.step_count == 2
+    noise.stop()
+    assert torch.allclose(other, torch.ones(5), atol=1e-6)
+
+
+def test_a_group_added_and_saved_in_the_middle_of_a_step():
+    optimizer, noise, first, _ = pair()
+    noise.sigma = 0.7
+
+    def closure():
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(5))]})
+        optimizer.state_dict()
+        return 0.0
+
+    optimizer.step(closure)
+    noise.stop()
+    assert torch.allclose(first, torch.ones(5), atol=1e-6)

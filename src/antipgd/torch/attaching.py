@@ -55,7 +55,7 @@ def attach(
         noise = _made(
             optimizer, sigma, relative, law, taps, seed, schedule, exclude, model, namespace
         )
-        records = noise.checked(optimizer.param_groups)
+        records = noise.checked(saved.own_groups(optimizer))
     except Exception as refusal:
         noise, error = None, refusal
     facts = {} if noise is None else noise.facts(records) | ({} if records else {"seed": seed})

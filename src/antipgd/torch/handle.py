@@ -107,6 +107,7 @@ class Noise:
         self.paused = first.paused
         matching.take_over(records, self.members)
         self.roll.set_keys(self.seed)
+        self._adder = Adder(self._adder.members, self.law)  # the old one has the old keys
 
     def checked(self, groups: Sequence[Mapping[str, Any]]) -> list[Record]:
         """The records in `groups`, refused where they are not about this noise."""
@@ -165,8 +166,7 @@ class Noise:
 
     def _write(self, mark: saved.Live) -> str:
         self._look_again()
-        index = saved.place_of(mark, self.optimizer)
-        # A group that was taken out of the optimizer was left clean.
+        index = saved.place_of(mark, self.optimizer)  # None: it was taken out, and left clean
         return saved.EXPECTED if index is None else self.records(index)[0].text()
 
     def _look_again(self) -> None:

@@ -125,10 +125,15 @@ class Membership:
         members = self.as_listed(optimizer, seed)
         if members is self.members:
             return
-        staying = {id(member.parameter) for member in members}
-        gone = [member for member in self.members if id(member.parameter) not in staying]
+        gone = {id(member.parameter): member for member in self.members}
+        for i, member in enumerate(members):
+            known = gone.pop(id(member.parameter), None)
+            if known is not None:  # the same one, which a step that is under way may have
+                known.group, known.place = member.group, member.place
+                known.position = member.position
+                members[i] = known
         if telescopes(self._taps) and gone:
-            take_out(Adder(gone, self._law), self._taps, step, None)
+            take_out(Adder(list(gone.values()), self._law), self._taps, step, None)
         self._listed, self._names = _listed(optimizer), self._names_now(optimizer)
         self.members = members
         self._kept = _parameters(optimizer)

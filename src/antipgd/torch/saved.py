@@ -55,6 +55,20 @@ def place_of(mark: Live, optimizer: Optimizer) -> int | None:
     return next((index for index, group in groups if group.get(KEY) is mark), None)
 
 
+def own_groups(optimizer: Optimizer) -> list[Mapping[str, Any]]:
+    """The live param groups, without a mark that came along with another optimizer's options.
+
+    That other one must still be there: else this is a shallow copy of it, on its noisy weights.
+    """
+    foreign = [group[KEY] for group in optimizer.param_groups if isinstance(group.get(KEY), Live)]
+    for other in foreign:
+        other.write(other)
+    return [
+        {key: value for key, value in group.items() if not isinstance(value, Live)}
+        for group in optimizer.param_groups
+    ]
+
+
 def expect_noise(optimizer: Optimizer) -> None:
     """Let torch.distributed.checkpoint load noise into an optimizer that has none attached yet.
 
