@@ -320,3 +320,12 @@ def test_rescale_refuses_weights_that_are_not_finite():
         noise.rescale()
     assert [member.scale for member in noise.members] == [1.0, 1.0]
     optimizer.state_dict()
+
+
+def test_a_schedule_is_asked_once_for_a_group():
+    asked = []
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(5)) for _ in range(9)], lr=0.1)
+    attach(optimizer, sigma=0.1, schedule=lambda step: asked.append(step) or 1.0)
+    asked.clear()
+    optimizer.step()
+    assert asked == [1]

@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache, partial
 
 import torch
 from torch.optim import Optimizer
@@ -23,10 +24,12 @@ ADAPTIVE = (
 def progress(optimizer: Optimizer, members: Sequence[Member], sigmas: Sequence[float]) -> float:
     """Mean progress over all elements that take noise, nan where it is unknown."""
     total = elements = 0.0
+    of_group = cache(partial(_of_group, optimizer))  # most tensors of a group have one σ
     for member, sigma in zip(members, sigmas, strict=True):
         if not member.frozen:
-            total += _of_group(optimizer, member.group, sigma) * member.parameter.numel()
-            elements += member.parameter.numel()
+            size = member.parameter.numel()
+            total += of_group(member.group, sigma) * size
+            elements += size
     return total / elements if elements else 0.0
 
 

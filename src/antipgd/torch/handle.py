@@ -33,7 +33,7 @@ from antipgd.torch.membership import Membership
 from antipgd.torch.parts import agree, is_sharded
 from antipgd.torch.recalibration import recalibrated
 from antipgd.torch.record import Record, facts_of
-from antipgd.torch.sigma import next_sigma
+from antipgd.torch.sigma import next_sigmas
 from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
 
 log = logging.getLogger("antipgd")
@@ -125,7 +125,7 @@ class Noise:
 
     def sigmas(self) -> list[float]:
         """σ of each member's next draw."""
-        return [self._sigma_of(member) for member in self.members]
+        return self._next_sigmas(self.members)
 
     def hook(self) -> None:
         """Act on the optimizer from here on."""
@@ -207,14 +207,13 @@ class Noise:
 
     # Every step
 
-    def _sigma_of(self, member: Member) -> float:
-        return next_sigma(
-            member, self.optimizer, self._sigma, self._schedule, self.step_count + 1, self.taps
-        )
+    def _next_sigmas(self, members: Sequence[Member]) -> list[float]:
+        step = self.step_count + 1
+        return next_sigmas(members, self.optimizer, self._sigma, self._schedule, step, self.taps)
 
     def _plan(self) -> None:
         self._adder = self.roll.adder()
-        self._sigmas = [self._sigma_of(member) for member in self._adder.members]
+        self._sigmas = self._next_sigmas(self._adder.members)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Find all that could go wrong before the optimizer moves the weights."""
