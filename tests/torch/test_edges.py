@@ -265,3 +265,67 @@ def test_a_handle_whose_optimizer_is_gone():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         noise.stop()
+
+
+def test_where_warnings_are_errors_advice_leaves_the_optimizer_without_noise():
+    weights = torch.nn.Parameter(torch.ones(5, 5))
+    optimizer = torch.optim.SGD([weights], lr=0.1)
+    with pytest.raises(UserWarning, match="drowns"):
+        attach(optimizer, sigma=9.0)
+    assert "antipgd" not in optimizer.param_groups[0]
+    optimizer.step()
+    assert (weights == 1).all()
+
+
+def test_relative_sigma_beside_quantised_tensors_that_are_frozen():
+    weights = torch.nn.Parameter(torch.ones(5))
+    packed = torch.nn.Parameter(torch.ones(5, dtype=torch.uint8), requires_grad=False)
+    optimizer = torch.optim.SGD([weights, packed], lr=0.1)
+    noise = attach(optimizer, sigma=0.1, relative=True)
+    more = torch.nn.Parameter(torch.ones(5, dtype=torch.int8), requires_grad=False)
+    optimizer.add_param_group({"params": [more]})
+    optimizer.step()
+    noise.rescale()
+    noise.stop()
+    assert torch.allclose(weights, torch.ones(5), atol=1e-6)
+
+
+def test_weights_that_become_half_are_refused_before_they_move():
+    model = make_model(torch.float32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    noise = attach(optimizer, sigma=0.1, seed=SEED)
+    train(model, optimizer, 2)
+    with noise.clean():
+        z = flat(model)
+    model.half()
+    before = flat(model)
+    for act in (optimizer.step, noise.stop, noise.clean().__enter__):
+        with pytest.raises(TypeError, match=r"'0' is torch\.float16"):
+            act()
+    assert noise.step_count == 2
+    assert np.array_equal(flat(model), before)
+    model.float()
+    noise.stop()
+    assert np.allclose(flat(model), z, atol=1e-3)
+
+
+def test_rescale_refuses_weights_that_are_not_finite():
+    first, second = torch.nn.Parameter(torch.ones(5)), torch.nn.Parameter(torch.ones(5))
+    optimizer = torch.optim.SGD([first, second], lr=0.1)
+    noise = attach(optimizer, sigma=0.1, relative=True)
+    with torch.no_grad():
+        first.mul_(3)
+        second.fill_(math.nan)
+    with pytest.raises(ValueError, match="weights of '1' are not finite"):
+        noise.rescale()
+    assert [member.scale for member in noise.members] == [1.0, 1.0]
+    optimizer.state_dict()
+
+
+def test_a_schedule_is_asked_once_for_a_group():
+    asked = []
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(5)) for _ in range(9)], lr=0.1)
+    attach(optimizer, sigma=0.1, schedule=lambda step: asked.append(step) or 1.0)
+    asked.clear()
+    optimizer.step()
+    assert asked == [1]

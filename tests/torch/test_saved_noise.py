@@ -3,14 +3,16 @@
 import copy
 import io
 import json
+import math
 import pickle
 
 import numpy as np
 import pytest
 import torch
 
-from antipgd.torch import attach, clean_state_dict
+from antipgd.torch import AntiPGD, attach, clean_state_dict, matching
 from antipgd.torch.record import CHECKS, read_record
+from antipgd.torch.saved import read_groups
 from training import SEED, flat, make_model, train
 
 PLACE = "the noise of param group 0"
@@ -325,3 +327,217 @@ def test_a_load_that_fails_after_ours_was_checked_changes_nothing():
         optimizer.load_state_dict(state)
     assert (noise.step_count, noise.clock) == (5, clock)
     assert [member.sigmas for member in noise.members] == sigmas
+
+
+def pair(**of_second):
+    """Two tensors in two param groups, which have made two steps with noise."""
+    first, second = (torch.nn.Parameter(torch.ones(5)) for _ in range(2))
+    optimizer = torch.optim.SGD([{"params": [first]}, {"params": [second], **of_second}], lr=0.1)
+    noise = attach(optimizer, sigma=0.1, seed=SEED)
+    for _ in range(2):
+        optimizer.step()
+    return optimizer, noise, first, second
+
+
+@pytest.mark.parametrize("options", ["none", "another group's"])
+def test_a_copy_has_the_record_of_groups_that_were_added(options):
+    optimizer, *_ = pair()
+    new = torch.nn.Parameter(torch.ones(5))
+    others = {} if options == "none" else optimizer.param_groups[0]
+    optimizer.add_param_group({**others, "params": [new]})
+    for steps in (2, 3):
+        for second in copies(optimizer):
+            goes_on = attach(second, sigma=0.7)
+            assert [member.name for member in goes_on.members] == ["0", "1", "2"]
+            with goes_on.clean():
+                for group in second.param_groups:
+                    assert torch.allclose(group["params"][0], torch.ones(5), atol=1e-6)
+            assert goes_on.step_count == steps
+        optimizer.step()
+
+
+def test_anti_pgd_is_copied_with_a_group_that_was_added():
+    optimizer = AntiPGD([torch.nn.Parameter(torch.ones(5))], lr=0.1, sigma=0.1, seed=SEED)
+    optimizer.step()
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(5))]})
+    optimizer.step()
+    second = copy.deepcopy(optimizer)
+    optimizer.step()
+    second.step()
+    for group, other in zip(optimizer.param_groups, second.param_groups, strict=True):
+        assert torch.equal(group["params"][0], other["params"][0])
+
+
+def test_a_copy_has_no_record_of_a_group_that_was_removed():
+    optimizer, _, first, _ = pair(sigma=0.9)
+    gone = optimizer.param_groups.pop(0)
+    for second in copies(optimizer):
+        goes_on = attach(second, sigma=0.7)
+        goes_on.stop()
+        assert torch.allclose(second.param_groups[0]["params"][0], torch.ones(5), atol=1e-6)
+    assert torch.allclose(first, torch.ones(5), atol=1e-6)
+    assert read_groups([copy.deepcopy(gone)]) == []
+
+
+def test_a_state_saved_inside_clean_knows_the_groups_of_that_moment():
+    optimizer, noise, *_ = pair(sigma=0.9)
+    with noise.clean():
+        optimizer.param_groups.pop(0)
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(5))]})
+        records = read_groups(optimizer.state_dict()["param_groups"])
+    assert [record.names for record in records] == [("1",), ("2",)]  # not "1" again
+    assert [record.sigmas for record in records] == [((0.0,),), ((0.0,),)]
+
+
+def test_many_groups_are_copied_in_one_pass_each(monkeypatch):
+    tensors = [torch.nn.Parameter(torch.ones(2)) for _ in range(30)]
+    optimizer = torch.optim.SGD([{"params": [p]} for p in tensors], lr=0.1)
+    attach(optimizer, sigma=0.1, seed=SEED)
+    made = []
+    monkeypatch.setattr(matching, "record_of", count(made, matching.record_of))
+    copy.deepcopy(optimizer)
+    assert len(made) == 30
+
+
+def count(calls, function):
+    def counted(*arguments):
+        calls.append(arguments)
+        return function(*arguments)
+
+    return counted
+
+
+def test_what_is_saved_can_be_loaded():
+    """Whatever the learning rate and the momentum were."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(5))], lr=0.1, momentum=1.5)
+    noise = attach(optimizer, sigma=0.1, seed=SEED, schedule="lr")
+    optimizer.step()
+    assert math.isnan(noise.clock)
+    optimizer.param_groups[0].update(lr=-0.05, momentum=0.0)  # a decay that ran past its end
+    noise.clock = 0.0
+    optimizer.step()
+    assert noise.members[0].sigmas == [0.05]
+    assert noise.clock == pytest.approx(0.05 * 0.05**2)
+    optimizer.load_state_dict(optimizer.state_dict())
+    noise.stop()
+    assert torch.allclose(optimizer.param_groups[0]["params"][0], torch.ones(5), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"relative": 1}, "relative must be True or False; got 1"),
+        ({"relative": np.True_}, "relative must be True or False"),
+        ({"namespace": None}, "namespace must be text; got None"),
+    ],
+)
+def test_what_a_record_cannot_hold_is_refused_when_attaching(settings, message):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(5))], lr=0.1)
+    with pytest.raises(ValueError, match=message):
+        attach(optimizer, sigma=0.1, **settings)
+
+
+class Bare(torch.optim.Optimizer):
+    """Momentum whose state of a parameter is a tensor, which torch loads, too."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            velocity = 0.9 * self.state.get(parameter, 0) + parameter.grad
+            self.state[parameter] = velocity
+            parameter -= 0.1 * velocity
+
+
+def test_an_optimizer_whose_state_is_no_dictionary_goes_on():
+    model, other = make_model(torch.float32), make_model(torch.float32, seed=5)
+    optimizer, second = Bare(model.named_parameters()), Bare(other.named_parameters())
+    attach(optimizer, sigma=0.1, seed=SEED)
+    attach(second, sigma=0.1, seed=1)
+    train(model, optimizer, 3)
+    other.load_state_dict(model.state_dict())
+    second.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    train(model, optimizer, 3)
+    train(other, second, 3)
+    assert np.array_equal(flat(other), flat(model))
+
+
+def test_a_load_without_noise_refuses_new_members_before_torch_loads():
+    weights = torch.nn.Parameter(torch.ones(5))
+    half = torch.nn.Parameter(torch.ones(5, dtype=torch.float16))
+    plain = torch.optim.SGD([{"params": [weights]}, {"params": [half]}], lr=0.7)
+    optimizer = torch.optim.SGD([weights], lr=0.1)
+    attach(optimizer, sigma=0.1, seed=SEED)
+    optimizer.add_param_group({"params": [half]})
+    with pytest.raises(TypeError, match=r"torch\.float16"):
+        optimizer.load_state_dict(plain.state_dict())
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_positions_of_tensors_that_left_are_nobody_elses_names():
+    optimizer, noise, *_ = pair()
+    optimizer.param_groups.pop(0)
+    for _ in range(2):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(5))]})
+    optimizer.step()
+    assert [member.name for member in noise.members] == ["1", "2", "3"]
+    assert len({member.key for member in noise.members}) == 3
+    tensors = [torch.nn.Parameter(g["params"][0].detach().clone()) for g in optimizer.param_groups]
+    second = torch.optim.SGD([{"params": [tensor]} for tensor in tensors], lr=0.1)
+    second.load_state_dict(optimizer.state_dict())
+    attach(second, sigma=0.1, seed=1).stop()
+    assert all(torch.allclose(tensor, torch.ones(5), atol=1e-6) for tensor in tensors)
+
+
+def test_options_of_another_optimizers_group_bring_no_noise_along():
+    optimizer, *_ = pair()
+    own = torch.nn.Parameter(torch.ones(5))
+    second = torch.optim.SGD([{**optimizer.param_groups[0], "params": [own]}], lr=0.1)
+    noise = attach(second, sigma=0.1, seed=1)
+    assert noise.step_count == 0
+    second.step()
+    noise.stop()
+    assert torch.allclose(own, torch.ones(5), atol=1e-6)
+    assert optimizer.param_groups[0]["antipgd"] == "attached"
+
+
+def test_a_shallow_copy_whose_original_is_gone_is_refused():
+    optimizer, noise, *_ = pair()
+    shallow = copy.copy(optimizer)
+    del optimizer, noise
+    with pytest.raises(ReferenceError, match="is gone"):
+        attach(shallow, sigma=0.1)
+
+
+def test_a_state_loaded_before_a_step_that_decides_late_keys_its_draws():
+    """A closure may resume() what was paused when the step began."""
+    weights, other = (torch.nn.Parameter(torch.ones(5)) for _ in range(2))
+    optimizer, second = torch.optim.SGD([weights], lr=0.1), torch.optim.SGD([other], lr=0.1)
+    attach(optimizer, sigma=0.1, seed=SEED)
+    noise = attach(second, sigma=0.1, seed=1)
+    optimizer.step()
+    second.step()
+    with torch.no_grad():
+        other.copy_(weights)
+    second.load_state_dict(optimizer.state_dict())
+    noise.pause()
+    second.step(lambda: noise.resume() or 0.0)
+    assert noise.step_count == 2
+    noise.stop()
+    assert torch.allclose(other, torch.ones(5), atol=1e-6)
+
+
+def test_a_group_added_and_saved_in_the_middle_of_a_step():
+    optimizer, noise, first, _ = pair()
+    noise.sigma = 0.7
+
+    def closure():
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(5))]})
+        optimizer.state_dict()
+        return 0.0
+
+    optimizer.step(closure)
+    noise.stop()
+    assert torch.allclose(first, torch.ones(5), atol=1e-6)

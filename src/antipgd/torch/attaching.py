@@ -55,7 +55,7 @@ def attach(
         noise = _made(
             optimizer, sigma, relative, law, taps, seed, schedule, exclude, model, namespace
         )
-        records = noise.checked(optimizer.param_groups)
+        records = noise.checked(saved.own_groups(optimizer))
     except Exception as refusal:
         noise, error = None, refusal
     facts = {} if noise is None else noise.facts(records) | ({} if records else {"seed": seed})
@@ -82,6 +82,7 @@ def _made(
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"attach needs a torch.optim.Optimizer; got {type(optimizer).__name__}")
     check_sigma(sigma)
+    _check_record_can_hold(relative, namespace)
     for group in optimizer.param_groups:
         check_sigma(group.get("sigma", sigma), "sigma of a param group")
     if not (schedule is None or schedule == "lr" or callable(schedule)):
@@ -94,6 +95,14 @@ def _made(
     return noise
 
 
+def _check_record_can_hold(relative: object, namespace: object) -> None:
+    """Refuse now what would make a checkpoint that cannot be loaded."""
+    if not isinstance(relative, bool):
+        raise ValueError(f"relative must be True or False; got {relative!r}")
+    if not isinstance(namespace, str):
+        raise ValueError(f"namespace must be text; got {namespace!r}")
+
+
 def _seed(seed: int | None) -> int:
     """The seed given, else torch.initial_seed(), which is never advanced."""
     if seed is None:
@@ -104,23 +113,26 @@ def _seed(seed: int | None) -> int:
 
 
 def _begin(noise: Noise, records: list[Record]) -> None:
-    """Measure, go on from a checkpoint's records, let the ranks agree on σ, and act."""
+    """Measure, go on from a checkpoint's records, let the ranks agree on σ, advise, and act.
+
+    To act is last: where warnings are errors, an advice ends it all.
+    """
     expected = saved.is_expected(noise.optimizer)
-    if records:
-        noise.adopt(records)
-    else:
-        noise.roll.measure()
     sigmas, error = [], None
     try:
+        if records:
+            noise.adopt(records)
+        else:
+            noise.roll.measure()
         sigmas = noise.sigmas()
     except Exception as refusal:
         error = refusal
     agree(error, {"sigma by tensor": sigmas})
-    noise.hook()
     _note_same_draws(noise)
     if not records:
         _ask_about_checkpoints(noise.optimizer, expected)
         advise(noise.members, sigmas, noise.seed, noise.relative)
+    noise.hook()
 
 
 def attach_copy(optimizer: Optimizer, sigma: float, seed: int, **settings: Any) -> Noise:

@@ -28,12 +28,12 @@ from antipgd.torch.carrying import carried, take_out, taken_out
 from antipgd.torch.clock import ADAPTIVE as ADAPTIVE
 from antipgd.torch.clock import progress
 from antipgd.torch.detached import DetachedNoise
-from antipgd.torch.members import Exclude, Member, rms
+from antipgd.torch.members import Exclude, Member
 from antipgd.torch.membership import Membership
 from antipgd.torch.parts import agree, is_sharded
 from antipgd.torch.recalibration import recalibrated
 from antipgd.torch.record import Record, facts_of
-from antipgd.torch.sigma import next_sigma
+from antipgd.torch.sigma import next_sigmas
 from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
 
 log = logging.getLogger("antipgd")
@@ -67,7 +67,7 @@ class Noise:
         self.step_count = 0
         self.clock = 0.0
         """Progress along a valley: Σησ²/(1−momentum) for SGD, Σησ for adaptive optimizers; nan
-        where that is unknown: without learning rate, or with momentum 1, when it has no value."""
+        where that is unknown: without learning rate, or with momentum 1 or more."""
         self.attached = False
         self.paused = False
         self._sigma, self._schedule, self._model = sigma, schedule, model
@@ -107,12 +107,13 @@ class Noise:
         self.paused = first.paused
         matching.take_over(records, self.members)
         self.roll.set_keys(self.seed)
+        self._adder = Adder(self._adder.members, self.law)  # the old one has the old keys
 
     def checked(self, groups: Sequence[Mapping[str, Any]]) -> list[Record]:
         """The records in `groups`, refused where they are not about this noise."""
         records = saved.read_groups(groups)
+        members = self.roll.planned(self.optimizer, self.seed)
         if records:
-            members = self.roll.planned(self.optimizer)
             expected = matching.expected_of(self.law, self.taps, self.namespace, self.relative)
             matching.check_records(records, members, groups, expected, self._schedule == "lr")
         return records
@@ -124,7 +125,7 @@ class Noise:
 
     def sigmas(self) -> list[float]:
         """σ of each member's next draw."""
-        return [self._sigma_of(member) for member in self.members]
+        return self._next_sigmas(self.members)
 
     def hook(self) -> None:
         """Act on the optimizer from here on."""
@@ -138,42 +139,43 @@ class Noise:
         ]
         self._removers = [hook.remove for hook in hooks]
         self.attached = True
-        self._mark()
+        saved.mark(self.optimizer, self._write)
         self._plan()
         _live.add(self)
 
-    def _mark(self) -> None:
-        """Stand in every live param group: torch.distributed.checkpoint keeps no other keys."""
-        for group in self.optimizer.param_groups:
-            if not isinstance(group.get(saved.KEY), saved.Live):
-                group[saved.KEY] = saved.Live(self._write)
-
     # Saving and loading
 
-    def records(self) -> list[Record]:
-        """What a checkpoint keeps of the noise, one record for each param group."""
+    def records(self, only: int | None = None) -> list[Record]:
+        """What a checkpoint keeps of the noise, one record for each param group (or `only` one)."""
         common = {
             "stream": STREAM_VERSION, "law": str(self.law), "taps": self.taps,
             "namespace": self.namespace, "relative": self.relative, "seed": self.seed,
             "sigma": self._sigma, "step": self.step_count, "paused": self.paused,
             "clock": self.clock if math.isfinite(self.clock) else None,
         }  # fmt: skip
+        members = self.members
+        if self._inside_clean:  # where nobody joins or leaves
+            members = self.roll.as_listed(self.optimizer, self.seed)
+        indices = range(len(self.optimizer.param_groups)) if only is None else [only]
         return [
             matching.record_of(
-                common, [m for m in self.members if m.group == index], not self._inside_clean
+                common, [m for m in members if m.group == index], not self._inside_clean
             )
-            for index in range(len(self.optimizer.param_groups))
+            for index in indices
         ]
 
     def _write(self, mark: saved.Live) -> str:
-        groups = self.optimizer.param_groups
-        index = next(i for i, group in enumerate(groups) if group.get(saved.KEY) is mark)
-        return self.records()[index].text()
+        self._look_again()
+        index = saved.place_of(mark, self.optimizer)  # None: it was taken out, and left clean
+        return saved.EXPECTED if index is None else self.records(index)[0].text()
+
+    def _look_again(self) -> None:
+        if not self._inside_clean:
+            self.roll.refresh(self.optimizer, self.seed, self.step_count)
+        saved.mark(self.optimizer, self._write)
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-        if not self._inside_clean:
-            self.roll.refresh(optimizer, self.seed, self.step_count)
-        self._mark()
+        self._look_again()
         for group, record in zip(state_dict["param_groups"], self.records(), strict=True):
             group[saved.KEY] = record.text()
 
@@ -196,7 +198,7 @@ class Noise:
     def _load(self, optimizer: Optimizer) -> None:
         """Take over what was checked before loading."""
         self.roll.refresh(optimizer, self.seed, self.step_count)
-        self._mark()
+        saved.mark(self.optimizer, self._write)
         if self._pending:
             self.adopt(self._pending)
         else:
@@ -205,14 +207,13 @@ class Noise:
 
     # Every step
 
-    def _sigma_of(self, member: Member) -> float:
-        return next_sigma(
-            member, self.optimizer, self._sigma, self._schedule, self.step_count + 1, self.taps
-        )
+    def _next_sigmas(self, members: Sequence[Member]) -> list[float]:
+        step = self.step_count + 1
+        return next_sigmas(members, self.optimizer, self._sigma, self._schedule, step, self.taps)
 
     def _plan(self) -> None:
         self._adder = self.roll.adder()
-        self._sigmas = [self._sigma_of(member) for member in self._adder.members]
+        self._sigmas = self._next_sigmas(self._adder.members)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Find all that could go wrong before the optimizer moves the weights."""
@@ -318,10 +319,8 @@ class Noise:
         """Measure the tensors' root mean squares again, for the draws to come (relative σ)."""
         if not self.relative:
             raise ValueError("rescale() is for relative=True; sigma is absolute here")
-        for member in self.members:
-            weights = member.parameter.detach()
-            inside = self._inside_clean or not self.removable
-            member.scale = rms(weights if inside else weights - self.injected(member.parameter))
+        as_they_are = self._inside_clean or not self.removable
+        self.roll.measure(lambda w: w if as_they_are else w.detach() - self.injected(w))
 
     def pause(self) -> None:
         """Add nothing and count no step until resume(); the weights keep what they carry."""

@@ -19,6 +19,7 @@ from antipgd.noise import canonical_name, stream_key
 from antipgd.noise.taps import Taps
 from antipgd.torch.parts import full_value
 
+ADDED_TO = (torch.float32, torch.float64)
 _ALWAYS_FITS = torch.finfo(torch.float16).max
 Predicate = Callable[[str, Tensor], bool]
 Exclude = str | Predicate | Iterable[str | Predicate] | None
@@ -130,7 +131,7 @@ def check_parameter(name: str, parameter: Tensor) -> None:
             f"parameter {name!r} is {parameter.dtype}: rounding would slowly move its clean "
             f"weights away. Keep float32 weights and use torch.autocast or FSDP2 mixed precision"
         )
-    if parameter.dtype not in (torch.float32, torch.float64):
+    if parameter.dtype not in ADDED_TO:
         raise TypeError(f"noise is added to float32 and float64; {name!r} is {parameter.dtype}")
     if parameter.is_meta:
         raise TypeError(
@@ -150,6 +151,11 @@ def check_fits_type(sigma: float, taps: Taps, member: Member, label: str) -> Non
             f"{label} must be finite in {dtype}, the type of {member.name!r}, also times the taps; "
             f"got {sigma}"
         )
+
+
+def is_measurable(parameter: Tensor) -> bool:
+    """Whether the tensor has a root mean square; a frozen one may be quantised, or on no device."""
+    return not parameter.is_meta and parameter.dtype in (*ADDED_TO, torch.float16, torch.bfloat16)
 
 
 def rms(parameter: Tensor) -> float:

@@ -5,7 +5,10 @@ One that is frozen stays a member whose next σ is 0: it gives its last draws ba
 len(taps) − 1 steps, so that w = z + ξ stays true, and takes new ones when it is unfrozen.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -16,6 +19,7 @@ from antipgd.noise.taps import Taps, telescopes
 from antipgd.torch.adding import Adder
 from antipgd.torch.carrying import take_out
 from antipgd.torch.members import (
+    ADDED_TO,
     Exclude,
     Member,
     as_rules,
@@ -23,6 +27,7 @@ from antipgd.torch.members import (
     check_rules,
     find_members,
     group_names,
+    is_measurable,
     rms,
     set_keys,
 )
@@ -58,24 +63,42 @@ class Membership:
         return [name for key, name in self._names.items() if key not in members]
 
     def _names_now(self, optimizer: Optimizer) -> dict[int, str]:
-        """Names by identity; a parameter keeps the one that it had when it was first seen."""
-        listed = _parameters(optimizer)
+        """Names by identity; a parameter keeps the one that it had when it was first seen.
+
+        So a position may be the name of a tensor that once stood there: then the next free one is.
+        """
+        listed = [id(parameter) for parameter in _parameters(optimizer)]
         names = [name for row in group_names(optimizer, self._model) for name in row]
-        return {id(p): self._names.get(id(p), name) for p, name in zip(listed, names, strict=True)}
+        taken = {self._names[key] for key in listed if key in self._names}
+        found = {}
+        for key, name in zip(listed, names, strict=True):
+            own = self._names.get(key, name)
+            if self._names and key not in self._names and name in taken and name.isdigit():
+                own = next(str(i) for i in count(int(name)) if str(i) not in taken)
+            taken.add(own)
+            found[key] = own
+        return found
 
     def set_keys(self, seed: int) -> None:
         """Draw from the streams of this seed."""
         set_keys(self.members, seed, self._namespace)
         self._adder = Adder(self._noisy(), self._law)
 
-    def measure(self) -> None:
-        """Measure every tensor for relative σ. Every rank must take part."""
-        for member in self.members:
-            if self._relative and not member.parameter.is_meta:
-                member.scale = rms(member.parameter)
+    def measure(self, of: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Measure every tensor, or a function `of` it, for relative σ. Every rank takes part."""
+        scales = [self._scale(member, of or _itself) for member in self.members]
+        for member, scale in zip(self.members, scales, strict=True):
+            if not math.isfinite(scale):
+                raise ValueError(f"relative sigma: the weights of {member.name!r} are not finite")
+        for member, scale in zip(self.members, scales, strict=True):
+            member.scale = scale
 
-    def planned(self, optimizer: Optimizer) -> list[Member]:
-        """The members that the optimizer's list gives now."""
+    def _scale(self, member: Member, of: Callable[[Tensor], Tensor]) -> float:
+        measured = self._relative and is_measurable(member.parameter)
+        return rms(of(member.parameter)) if measured else member.scale
+
+    def planned(self, optimizer: Optimizer, seed: int) -> list[Member]:
+        """The members that the optimizer's list gives now, refused where they cannot be."""
         before = {id(member.parameter): member for member in self.members}
         members = find_members(optimizer, self._names_now(optimizer), self._rules, self._taps)
         for i, member in enumerate(members):
@@ -83,23 +106,36 @@ class Membership:
             if old is not None:
                 place = {"group": member.group, "place": member.place, "position": member.position}
                 members[i] = replace(old, **place)  # type: ignore[arg-type]
+        set_keys(members, seed, self._namespace)
+        return members
+
+    def as_listed(self, optimizer: Optimizer, seed: int) -> list[Member]:
+        """The members as the optimizer lists them now, the new ones measured by all ranks."""
+        if _listed(optimizer) == self._listed:
+            return self.members
+        members = self.planned(optimizer, seed)
+        known = {id(member.parameter) for member in self.members}
+        for member in members:
+            if id(member.parameter) not in known:
+                member.scale = self._scale(member, _itself)
         return members
 
     def refresh(self, optimizer: Optimizer, seed: int, step: int) -> None:
         """Take in parameters that the optimizer has got, or let go, since the last step."""
-        listed = _listed(optimizer)
-        if listed == self._listed:
+        members = self.as_listed(optimizer, seed)
+        if members is self.members:
             return
-        before = {id(member.parameter): member for member in self.members}
-        members = self.planned(optimizer)
-        set_keys(members, seed, self._namespace)
-        for member in members:
-            known = before.pop(id(member.parameter), None)
-            if known is None and self._relative:
-                member.scale = rms(member.parameter)
-        if telescopes(self._taps) and before:
-            take_out(Adder(list(before.values()), self._law), self._taps, step, None)
-        self._listed, self._names, self.members = listed, self._names_now(optimizer), members
+        gone = {id(member.parameter): member for member in self.members}
+        for i, member in enumerate(members):
+            known = gone.pop(id(member.parameter), None)
+            if known is not None:  # the same one, which a step that is under way may have
+                known.group, known.place = member.group, member.place
+                known.position = member.position
+                members[i] = known
+        if telescopes(self._taps) and gone:
+            take_out(Adder(list(gone.values()), self._law), self._taps, step, None)
+        self._listed, self._names = _listed(optimizer), self._names_now(optimizer)
+        self.members = members
         self._kept = _parameters(optimizer)
         self._adder = Adder(self._noisy(), self._law)
 
@@ -108,13 +144,19 @@ class Membership:
         return [m for m in self.members if m.parameter.requires_grad or any(m.sigmas)]
 
     def adder(self) -> Adder:
-        """Adds to the members that take noise or carry some."""
+        """Adds to the members that take noise or carry some, whose type may have changed."""
         noisy = self._noisy()
-        if noisy != self._adder.members:  # some were frozen, or are no longer
-            for member in noisy:
+        changed = noisy != self._adder.members  # some were frozen, or are no longer
+        for member in noisy:
+            if changed or member.parameter.dtype not in ADDED_TO:
                 check_parameter(member.name, member.parameter)
+        if changed:
             self._adder = Adder(noisy, self._law)
         return self._adder
+
+
+def _itself(weights: Tensor) -> Tensor:
+    return weights
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:

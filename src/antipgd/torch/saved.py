@@ -8,6 +8,7 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from antipgd.torch.record import Record, check_alike, read_record
@@ -33,6 +34,39 @@ class Live(str):
 
     def __reduce_ex__(self, protocol: object) -> tuple[type, tuple[str]]:
         return str, (self.write(self),)
+
+
+def mark(optimizer: Optimizer, write: Callable[[Live], str]) -> None:
+    """Stand in every live param group: torch.distributed.checkpoint keeps no other keys.
+
+    Each has a mark of its own, also one that was made from another's options.
+    """
+    seen: set[int] = set()
+    for group in optimizer.param_groups:
+        own = group.get(KEY)
+        if not isinstance(own, Live) or own.write != write or id(own) in seen:
+            own = group[KEY] = Live(write)
+        seen.add(id(own))
+
+
+def place_of(mark: Live, optimizer: Optimizer) -> int | None:
+    """Which param group a mark stands in."""
+    groups = enumerate(optimizer.param_groups)
+    return next((index for index, group in groups if group.get(KEY) is mark), None)
+
+
+def own_groups(optimizer: Optimizer) -> list[Mapping[str, Any]]:
+    """The live param groups, without a mark that came along with another optimizer's options.
+
+    That other one must still be there: else this is a shallow copy of it, on its noisy weights.
+    """
+    foreign = [group[KEY] for group in optimizer.param_groups if isinstance(group.get(KEY), Live)]
+    for other in foreign:
+        other.write(other)
+    return [
+        {key: value for key, value in group.items() if not isinstance(value, Live)}
+        for group in optimizer.param_groups
+    ]
 
 
 def expect_noise(optimizer: Optimizer) -> None:
@@ -126,8 +160,8 @@ def check_loadable(optimizer: Optimizer, state: Mapping[str, Any]) -> list[Mappi
         raise ValueError(f"state must be a dictionary; got {_shown(entries)}")
     known = {entry for group in groups for entry in group["params"]}
     for key, entry in entries.items():
-        if key in known and not isinstance(entry, Mapping):
+        if key in known and not isinstance(entry, Mapping | Tensor):
             raise ValueError(
-                f"state of parameter {key!r} must be a dictionary; got {_shown(entry)}"
+                f"state of parameter {key!r} must be a dictionary or a tensor; got {_shown(entry)}"
             )
     return groups

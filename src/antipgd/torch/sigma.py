@@ -3,6 +3,10 @@
 Knows the optimizer's groups, not when draws are made.
 """
 
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
 from torch.optim import Optimizer
 
 from antipgd.noise.injection import check_sigma
@@ -11,32 +15,43 @@ from antipgd.noise.taps import Taps
 from antipgd.torch.members import Member, check_fits_type
 
 
-def next_sigma(
-    member: Member,
+def next_sigmas(
+    members: Sequence[Member],
     optimizer: Optimizer,
     sigma: float,
     schedule: Schedule | str | None,
     step: int,
     taps: Taps,
-) -> float:
-    """σ of the member's draw at `step`; 0 while it is frozen."""
-    if member.frozen:
-        return 0.0
-    group = optimizer.param_groups[member.group]
-    if isinstance(schedule, str):
-        times = _relative_rate(member, group)
-    else:
-        times = factor(schedule, step)
-    found = check_sigma(group.get("sigma", sigma)) * times * member.scale
-    check_fits_type(found, taps, member, "sigma")
+) -> list[float]:
+    """σ of each member's draw at `step`; 0 while it is frozen."""
+
+    @cache  # asks once for the tensors of a group, of which there may be a thousand
+    def unscaled(index: int, first_lr: float | None) -> float:
+        group = optimizer.param_groups[index]
+        if isinstance(schedule, str):
+            times = _relative_rate(first_lr, group)
+        else:
+            times = factor(schedule, step)
+        return check_sigma(group.get("sigma", sigma)) * times
+
+    found = []
+    for member in members:
+        own = 0.0
+        if not member.frozen:
+            own = unscaled(member.group, member.first_lr) * member.scale
+        check_fits_type(own, taps, member, "sigma")
+        found.append(own)
     return found
 
 
-def _relative_rate(member: Member, group: dict) -> float:
-    """The learning rate relative to its first value, which schedule="lr" follows."""
-    if member.first_lr is None or not member.first_lr > 0:
+def _relative_rate(first_lr: float | None, group: Mapping[str, Any]) -> float:
+    """The learning rate relative to its first value, which schedule="lr" follows.
+
+    Its size: a decay that runs past its end may give a rate a little below 0, but σ has no sign.
+    """
+    if first_lr is None or not first_lr > 0:
         raise ValueError(
             f"schedule='lr' follows the learning rate relative to its first value, "
-            f"which must be > 0; got {member.first_lr}"
+            f"which must be > 0; got {first_lr}"
         )
-    return float(group["lr"]) / member.first_lr
+    return abs(float(group["lr"])) / first_lr
