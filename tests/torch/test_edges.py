@@ -1,6 +1,7 @@
 """Wrong input, odd optimizers, tensors that take no noise: said, and before anything moves."""
 
 import copy
+import gc
 import io
 import math
 import pickle
@@ -12,7 +13,7 @@ import torch
 
 import antipgd.torch
 from antipgd.noise import draws
-from antipgd.torch import attach, norms
+from antipgd.torch import attach, attaching, norms
 from antipgd.torch.detached import DetachedNoise
 from training import SEED, batch, flat, make_model, train
 
@@ -329,3 +330,29 @@ def test_a_schedule_is_asked_once_for_a_group():
     asked.clear()
     optimizer.step()
     assert asked == [1]
+
+
+def test_garbage_that_is_collected_while_attach_looks_around(monkeypatch):
+    def garbage():
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(5))], lr=0.1)
+        attach(optimizer, sigma=0.1)
+        optimizer.itself = optimizer  # only the collector frees it
+
+    looks = []
+
+    def collect(noise):
+        looks.append(noise)
+        if len(looks) > 1:  # the first is at the new one, before the others are listed
+            gc.collect()
+        return {id(member.parameter) for member in noise.members}
+
+    gc.disable()
+    try:
+        for _ in range(3):
+            garbage()
+        monkeypatch.setattr(attaching, "_parameters", collect)
+        noise = attach(torch.optim.SGD([torch.nn.Parameter(torch.ones(5))], lr=0.1), sigma=0.1)
+    finally:
+        gc.enable()
+    assert len(looks) > 3
+    assert noise.step_count == 0

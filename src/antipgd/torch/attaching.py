@@ -170,11 +170,11 @@ def _parameters(noise: Noise) -> set[int]:
 
 def _refuse_shared(noise: Noise) -> None:
     """A parameter takes noise once."""
-    own = _parameters(noise)
-    if any(o.optimizer is noise.optimizer or own & _parameters(o) for o in attached_noises()):
+    own, optimizer = _parameters(noise), noise.optimizer
+    if any(theirs is optimizer or own & _parameters(o) for o, theirs in attached_noises()):
         gc.collect()  # the other may be garbage that only waits to be collected
-    for other in attached_noises():
-        if other.optimizer is noise.optimizer:
+    for other, theirs in attached_noises():
+        if theirs is optimizer:
             raise ValueError("this optimizer has noise already; stop() it before attaching anew")
         for member in other.members:
             if id(member.parameter) in own:
@@ -187,7 +187,7 @@ def _refuse_shared(noise: Noise) -> None:
 def _note_same_draws(noise: Noise) -> None:
     """Say, in the log, that another model of this process draws the same."""
     keys = {member.key: member.name for member in noise.members}
-    for other in attached_noises():
+    for other, _ in attached_noises():
         same = [keys[m.key] for m in other.members if other is not noise and m.key in keys]
         if same:
             log.info(

@@ -40,9 +40,10 @@ log = logging.getLogger("antipgd")
 _live: "weakref.WeakSet[Noise]" = weakref.WeakSet()
 
 
-def attached_noises() -> list["Noise"]:
-    """All noise of this process whose optimizer is still there."""
-    return [noise for noise in _live if noise.attached and noise._optimizer() is not None]
+def attached_noises() -> list[tuple["Noise", Optimizer]]:
+    """All noise of this process whose optimizer is still there, and stays while this is held."""
+    found = [(noise, noise._optimizer()) for noise in _live if noise.attached]
+    return [(noise, optimizer) for noise, optimizer in found if optimizer is not None]
 
 
 class Noise:
