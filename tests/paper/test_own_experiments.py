@@ -1,5 +1,7 @@
 """The experiments that the paper does not have: the finder for σ, the bound on real data."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -78,3 +80,15 @@ def test_the_terms_add_up(small):
     record = small.select(method="gd")[0]
     z = np.array(record.weights["z"])
     assert zero.kl == pytest.approx(z @ z / (2 * zero.s**2))
+
+
+def test_a_run_that_diverged_has_no_bound(small):
+    lost = [
+        replace(record, status="diverged", diverged_at=9) if record.run.method == "anti" else record
+        for record in small.records
+    ]
+    ends = pac_bayes_digits._found(Results(lost))
+    assert all(end.trace == np.inf and end.bounds["zero"].total == np.inf for end in ends["anti"])
+    assert all(np.isfinite(end.trace) for end in ends["gd"])
+    claims = {claim.id.partition(".")[2]: claim for claim in pac_bayes_digits.claims(Results(lost))}
+    assert claims["trace"].value == 1  # the share of seeds in which Anti-PGD has the larger one

@@ -9,6 +9,7 @@ and a start of its own. A bound of 1 says nothing, guessing errs in nine of ten.
 has the lower training loss, with which the trace of cross-entropy falls: that favours GD.
 """
 
+import math
 from functools import cache
 
 import numpy as np
@@ -51,9 +52,22 @@ def runs(seeds: int) -> list[Run]:
 
 
 class _End:
-    """The end of one run, measured once and kept."""
+    """The end of one run, measured once and kept; infinite for a run that diverged."""
 
     def __init__(self, record: Record) -> None:
+        self.bounds: dict[str, Bound] = {}
+        self.noisy_errors: dict[str, float] = {}  # on held-out images, at the bound's own s
+        if record.status == "diverged":
+            self._be_lost()
+        else:
+            self._measure(record)
+
+    def _be_lost(self) -> None:
+        self.sharpness = self.trace = self.error = math.inf
+        for name in PRIORS:
+            self.bounds[name], self.noisy_errors[name] = Bound(*[math.inf] * 9), math.inf
+
+    def _measure(self, record: Record) -> None:
         problem = record.run.make_problem()
         assert isinstance(problem, DigitsClassifier)
         data, z = record.run.make_data(problem), np.array(record.weights["z"])
@@ -64,8 +78,6 @@ class _End:
         self.error = float(problem.errors(z[None], data, test=True)[0])
         under_noise = {s: problem.errors(z + s * xi, data) for s in S_GRID}
         start = record.run.make_start(problem)
-        self.bounds: dict[str, Bound] = {}
-        self.noisy_errors: dict[str, float] = {}  # on held-out images, at the bound's own s
         for name, prior in (("start", start), ("zero", np.zeros_like(z))):
             bound = pac_bayes_bound(under_noise.__getitem__, z, prior, S_GRID, LAMBDAS, problem.n,
                                     DELTA)  # fmt: skip
@@ -81,11 +93,11 @@ def _draws(seed: int, d: int) -> Array:
     return xi.astype(np.float64).reshape(DRAWS, d)
 
 
-_ends: dict[tuple[str, tuple[float, ...]], _End] = {}
+_ends: dict[tuple[str, str, tuple[float, ...]], _End] = {}
 
 
 def _end(record: Record) -> _End:
-    key = record.run.name, record.weights["z"]
+    key = record.run.name, record.status, record.weights["z"]
     if key not in _ends:
         _ends[key] = _End(record)
     return _ends[key]
