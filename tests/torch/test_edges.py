@@ -13,7 +13,7 @@ import torch
 
 import antipgd.torch
 from antipgd.noise import draws
-from antipgd.torch import attach, attaching, norms
+from antipgd.torch import attach, beginning, norms
 from antipgd.torch.detached import DetachedNoise
 from training import SEED, batch, flat, make_model, train
 
@@ -350,7 +350,7 @@ def test_garbage_that_is_collected_while_attach_looks_around(monkeypatch):
     try:
         for _ in range(3):
             garbage()
-        monkeypatch.setattr(attaching, "_parameters", collect)
+        monkeypatch.setattr(beginning, "_parameters", collect)
         noise = attach(torch.optim.SGD([torch.nn.Parameter(torch.ones(5))], lr=0.1), sigma=0.1)
     finally:
         gc.enable()

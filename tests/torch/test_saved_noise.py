@@ -34,10 +34,13 @@ BAD = {
     "first_lrs": [[0.1], [-0.1, 0.1], [float("inf"), 0.1], [True, 0.1], None],
     "scales": [[1.0], [1.0, -1.0], [1.0, None], 1.0],
     "sigmas": [[[0.1]], [[0.1], []], [[0.1], [0.1, 0.1]], [[0.1], [-0.1]], [0.1, 0.1]],
-    "form": ["forward", None, 1],
+    "form": ["backward", None, 1],
     "namespace": [None, 3],
     "relative": [0, 1, None, "no"],
     "paused": [0, "no", None],
+    "hold": [0, 1.5, "2", True],
+    "draws": ["batch", 1, None],
+    "antithetic": [0, "no", None],
 }
 
 
@@ -60,7 +63,7 @@ def test_formats_and_fields_that_are_not_known():
     for message, change in (
         ("format is 2; .*: use a newer antipgd", {"format": 2}),
         (r"format must be a whole number >= 1; got 'x'", {"format": "x"}),
-        ("'hold' is not known; accepted: stream, law", {"hold": 1}),
+        ("'held' is not known; accepted: stream, law", {"held": 1}),
     ):
         with pytest.raises(ValueError, match=f"{PLACE}: {message}"):
             read_record(GOOD | change, PLACE)
@@ -76,6 +79,7 @@ def test_formats_and_fields_that_are_not_known():
 
 def test_a_record_is_what_it_was_after_writing_and_reading():
     changes = ({}, {"clock": None}, {"namespace": "a", "relative": True, "paused": True},
+               {"form": "forward", "hold": 2, "draws": "rank", "antithetic": True},
                {"law": "student-t:2.5", "seed": 2**64 - 1, "sigma": 0.1 + 0.2})  # fmt: skip
     for change in changes:
         record = read_record(GOOD | change, PLACE)

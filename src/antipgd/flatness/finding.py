@@ -28,7 +28,7 @@ from antipgd.flatness.objective import Loss, Objective
 from antipgd.flatness.probes import SKETCH
 from antipgd.theory import finder
 from antipgd.theory.equivalences import steps_for
-from antipgd.torch.handle import ADAPTIVE
+from antipgd.torch.clock import ADAPTIVE
 from antipgd.torch.members import rms
 
 GRID = tuple(np.geomspace(1e-4, 1, 17))  # times the root mean square of all weights

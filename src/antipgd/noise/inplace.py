@@ -6,7 +6,7 @@ something (a torch tensor, say) changes that too. Needs numba (the `cpu` extra).
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from itertools import pairwise
@@ -60,6 +60,21 @@ def _check_keys(keys: Sequence[int] | NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.array([operator.index(key) for key in keys], np.uint64)
 
 
+def _shares(ends: NDArray[np.int64], threads: int) -> list[slice]:
+    """Consecutive pieces for each thread, about as many elements in every share."""
+    total = int(ends[-1]) if len(ends) else 0
+    goals = [total * i // threads for i in range(1, threads)]
+    cuts = [0, *np.searchsorted(ends, goals, side="right").tolist(), len(ends)]
+    return [slice(a, b) for a, b in pairwise(cuts) if a < b]
+
+
+def _on_threads(run: Callable[[slice], None], shares: list[slice], threads: int) -> None:
+    if len(shares) == 1:
+        run(shares[0])
+    elif shares:
+        list(_pool(threads).map(run, shares))
+
+
 class Targets:
     """Arrays that take noise together, with their keys; made once, used at every step.
 
@@ -92,13 +107,6 @@ class Targets:
         self._owners = np.repeat(np.arange(len(pieces)), [len(rows) for rows in pieces])
         self._ends = np.cumsum(self._pieces[:, 1:4].prod(axis=1))
 
-    def _shares(self, threads: int) -> list[slice]:
-        """Consecutive pieces for each thread, about as many elements in every share."""
-        total = int(self._ends[-1]) if len(self._ends) else 0
-        goals = [total * i // threads for i in range(1, threads)]
-        cuts = [0, *np.searchsorted(self._ends, goals, side="right").tolist(), len(self._ends)]
-        return [slice(a, b) for a, b in pairwise(cuts) if a < b]
-
     def inject(
         self,
         newest: int,
@@ -118,11 +126,49 @@ class Targets:
             kernels.inject_pieces(self._pieces[share], self._owners[share], self._keys, newest,
                                   table, constants, self._like)  # fmt: skip
 
-        shares = self._shares(threads)
-        if len(shares) == 1:
-            run(shares[0])
-        elif shares:
-            list(_pool(threads).map(run, shares))
+        _on_threads(run, _shares(self._ends, threads), threads)
+
+
+class Template:
+    """How arrays of one layout lie, to add noise to memory that is made anew at every step.
+
+    Made from one such array; nothing of it is kept. `inject` trusts the address that it is given.
+    """
+
+    def __init__(self, array: NDArray, shard: Shard | None = None) -> None:
+        pieces = pieces_of(array, shard)
+        pieces[:, 0] -= array.ctypes.data
+        self._pieces, self._owners = pieces, np.zeros(len(pieces), np.int64)
+        self._like = np.empty(0, array.dtype)
+        self._ends = np.cumsum(pieces[:, 1:4].prod(axis=1))
+
+    def inject(
+        self,
+        address: int,
+        key: NDArray[np.uint64],
+        newest: int,
+        coefficients: NDArray[np.float64],
+        law: tuple[int, int, *tuple[np.float32, ...]],
+        *,
+        threads: int = 1,
+    ) -> None:
+        """array += Σ_j coefficients[0, j] · ξ_{newest−j} for an array that begins at `address`.
+
+        As the kernels take them, because they are the same for many calls: `key` is one of them,
+        `coefficients` a checked row, `law` what `law_arguments` gives.
+        """
+        pieces = self._pieces.copy()
+        pieces[:, 0] += address
+
+        def run(share: slice) -> None:
+            kernels.inject_pieces(pieces[share], self._owners[share], key, newest,
+                                  coefficients, law, self._like)  # fmt: skip
+
+        if threads == 1 or len(pieces) == 1:
+            if len(pieces):
+                run(slice(None))
+        else:
+            _on_threads(run, _shares(self._ends, threads), threads)
 
 
 def inject(

@@ -1,4 +1,7 @@
-"""Anticorrelated noise for any torch optimizer: `attach(optimizer, sigma=…)`.
+"""Anticorrelated noise for any model and torch optimizer: `perturb(model, optimizer, sigma=…)`.
+
+The model reads noisy weights while it trains and has clean ones always. `attach(optimizer, …)` is
+the paper's own form, in which the weights carry the noise.
 
 Needs torch (the `torch` extra); on CPUs numba (the `cpu` extra) makes it fast, with the same bits.
 """
@@ -10,6 +13,7 @@ except ImportError as error:
 
 from antipgd.torch.attaching import attach
 from antipgd.torch.cleaning import clean_state_dict
+from antipgd.torch.forward.perturbing import perturb
 from antipgd.torch.handle import Noise
 from antipgd.torch.members import biases, norms, vectors
 from antipgd.torch.saved import expect_noise
@@ -23,5 +27,6 @@ __all__ = [
     "clean_state_dict",
     "expect_noise",
     "norms",
+    "perturb",
     "vectors",
 ]

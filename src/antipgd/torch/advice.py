@@ -8,10 +8,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from torch.optim import Optimizer
-
 from antipgd.torch.clock import why_unknown
 from antipgd.torch.members import Member, rms
+from antipgd.torch.together import Together
 
 log = logging.getLogger("antipgd")
 
@@ -20,7 +19,7 @@ def advise(members: Sequence[Member], sigmas: Sequence[float], seed: int, relati
     """Log σ/rms and warn of what is too large, or of nothing that takes noise."""
     taking = [(m, sigma) for m, sigma in zip(members, sigmas, strict=True) if not m.frozen]
     if not taking:
-        warnings.warn("no parameter takes noise: all are excluded or frozen", stacklevel=4)
+        warnings.warn("no parameter takes noise: all are excluded or frozen", stacklevel=5)
         return
     sizes = [(member, sigma, rms(member.parameter)) for member, sigma in taking]
     if relative:
@@ -44,7 +43,7 @@ def _warn_drowned(ratios: Mapping[str, float], relative: bool) -> None:
         warnings.warn(
             f"sigma is {ratios[name]:.3g} times the root mean square of {name!r}: the noise drowns "
             f"its weights; consider {ways} or exclude=",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 
@@ -60,11 +59,11 @@ def described(
     members: Sequence[Member],
     sigmas: Sequence[float],
     left_out: Sequence[str],
-    optimizer: Optimizer,
+    optimizers: Together,
 ) -> str:
     """Every tensor with the σ of its next draw, what takes none, and what is unknown."""
     frozen = [member.name for member in members if member.frozen]
-    groups = range(len(optimizer.param_groups))
+    groups = range(len(optimizers.param_groups))
     lines = [
         title,
         *(
@@ -74,7 +73,7 @@ def described(
         ),
         f"  excluded: {', '.join(left_out) or 'none'}",
         *([f"  frozen: {', '.join(frozen)}"] if frozen else []),
-        *(f"  clock unknown: {why}" for i in groups if (why := why_unknown(optimizer, i))),
+        *(f"  clock unknown: {why}" for i in groups if (why := why_unknown(optimizers, i))),
         "  0 bytes per parameter",
     ]
     return "\n".join(lines)

@@ -10,6 +10,7 @@ from antipgd.noise import STREAM_VERSION, as_law, canonical_name, stream_key
 from antipgd.noise.injection import carried_coefficients
 from antipgd.noise.taps import telescopes
 from antipgd.torch import kernel
+from antipgd.torch.drawing import draw_of
 from antipgd.torch.record import Record
 from antipgd.torch.saved import read_groups, saved_groups
 
@@ -118,5 +119,5 @@ def _without_noise(
     z = weights.detach().clone()
     with torch.no_grad():
         key = stream_key(record.seed, full)
-        kernel.inject(z, key, record.step, coefficients, as_law(record.law))
+        kernel.inject(z, key, draw_of(record.step, record.hold), coefficients, as_law(record.law))
     return z

@@ -1,92 +1,106 @@
-"""The handle: noise on one optimizer, by hooks around `step`, `state_dict` and `load_state_dict`.
+"""The handle that both forms share: what a noise is, how it is saved and loaded, what one can ask.
 
-w ← optimizer's step, then + ε (eq:def_antiPGD). The optimizer stays what it is: nothing of ours is
-in its `state`, its class does not change. The injection is added to the weights, never passed
-through momentum, moments, clipping or decay.
+The optimizer stays what it is: nothing of ours is in its `state`, its class does not change. Where
+the noise is (in the weights after each step, or only in the passes that read them) is known to the
+two forms below this, `in_weights` and `forward`.
 """
 
 import logging
 import math
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from antipgd.noise import STREAM_VERSION, Law, Schedule
-from antipgd.noise.injection import check_sigma, injection_coefficients
+from antipgd.noise.injection import check_sigma
 from antipgd.noise.taps import Taps, telescopes
 from antipgd.torch import matching, saved
-from antipgd.torch.adding import Adder
 from antipgd.torch.advice import described
-from antipgd.torch.carrying import carried, take_out, taken_out
-from antipgd.torch.clock import ADAPTIVE as ADAPTIVE
-from antipgd.torch.clock import progress
 from antipgd.torch.detached import DetachedNoise
-from antipgd.torch.members import Exclude, Member
+from antipgd.torch.drawing import Drawing
+from antipgd.torch.members import Member
 from antipgd.torch.membership import Membership
-from antipgd.torch.parts import agree, is_sharded
-from antipgd.torch.recalibration import recalibrated
+from antipgd.torch.parts import agree
 from antipgd.torch.record import Record, facts_of
 from antipgd.torch.sigma import next_sigmas
-from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
+from antipgd.torch.together import Together
 
 log = logging.getLogger("antipgd")
 _live: "weakref.WeakSet[Noise]" = weakref.WeakSet()
 
 
-def attached_noises() -> list[tuple["Noise", Optimizer]]:
-    """All noise of this process whose optimizer is still there, and stays while this is held."""
-    found = [(noise, noise._optimizer()) for noise in _live if noise.attached]
-    return [(noise, optimizer) for noise, optimizer in found if optimizer is not None]
+def attached_noises() -> list[tuple["Noise", list[Optimizer]]]:
+    """All noise of this process whose optimizers are still there, and stay while this is held."""
+    found = [(noise, noise.together) for noise in _live if noise.attached]
+    return [(noise, together.each) for noise, together in found if not together.are_gone]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a noise is, apart from who takes it: checked values."""
+
+    sigma: float
+    relative: bool
+    law: Law
+    taps: Taps
+    seed: int
+    schedule: Schedule | str | None
+    namespace: str
+    drawing: Drawing
 
 
 class Noise:
-    """The noise on one optimizer; made by `attach`."""
+    """The noise on one optimizer (`attach`) or on one model (`perturb`)."""
+
+    form: ClassVar[str]
 
     def __init__(
         self,
-        optimizer: Optimizer,
-        sigma: float,
-        relative: bool,
-        law: Law,
-        taps: Taps,
-        seed: int,
-        schedule: Schedule | str | None,
-        exclude: Exclude,
+        settings: Settings,
+        optimizers: Sequence[Optimizer],
+        roll: Membership,
         model: torch.nn.Module | None,
-        namespace: str,
     ) -> None:
-        self._optimizer = weakref.ref(optimizer)  # whose hooks keep this handle alive
-        self.law, self.taps, self.seed, self.namespace = law, taps, seed, namespace
-        self.relative = relative
+        self.together = Together(optimizers)  # whose hooks keep this handle alive
+        self.law, self.taps, self.seed = settings.law, settings.taps, settings.seed
+        self.namespace, self.relative = settings.namespace, settings.relative
+        self.drawing = settings.drawing
         self.step_count = 0
         self.clock = 0.0
         """Progress along a valley: Σησ²/(1−momentum) for SGD, Σησ for adaptive optimizers; nan
         where that is unknown: without learning rate, or with momentum 1 or more."""
         self.attached = False
         self.paused = False
-        self._sigma, self._schedule, self._model = sigma, schedule, model
-        self._inside_clean = False
-        self.roll = Membership(optimizer, model, exclude, law, taps, namespace, relative)
-        self.roll.set_keys(seed)
-        self._adder = self.roll.adder()  # of the step under way, with its σ
-        self._sigmas: list[float] = []
+        self._sigma, self._schedule = settings.sigma, settings.schedule
+        self._model = None if model is None else weakref.ref(model)
+        self.roll = roll
+        self.roll.set_keys(self.seed)
         self._pending: list[Record] = []
         self._removers: list[Callable[[], None]] = []
 
     @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers whose steps are counted."""
+        return self.together.each
+
+    @property
     def optimizer(self) -> Optimizer:
-        """The optimizer that the noise is attached to."""
-        optimizer = self._optimizer()
-        if optimizer is None:
-            raise ReferenceError("the optimizer of this noise is gone")
-        return optimizer
+        """The optimizer whose steps are counted, where there is one."""
+        found = self.optimizers
+        if len(found) > 1:
+            raise AttributeError(f"this noise has {len(found)} optimizers: see .optimizers")
+        return found[0]
+
+    @property
+    def model(self) -> torch.nn.Module | None:
+        """The model, if it was given and is still there."""
+        return None if self._model is None else self._model()
 
     @property
     def members(self) -> list[Member]:
@@ -100,23 +114,23 @@ class Noise:
 
     # Setting up
 
-    def adopt(self, records: Sequence[Record]) -> None:
-        """Go on from checked records."""
-        first = records[0]
-        self.seed, self._sigma, self.step_count = first.seed, first.sigma, first.step
-        self.clock = math.nan if first.clock is None else first.clock
-        self.paused = first.paused
-        matching.take_over(records, self.members)
+    def adopt(self, records: Sequence[Record], first: int = 0) -> None:
+        """Go on from checked records, of the param groups from number `first` on."""
+        one = records[0]
+        self.seed, self._sigma, self.step_count = one.seed, one.sigma, one.step
+        self.clock = math.nan if one.clock is None else one.clock
+        self.paused = one.paused
+        matching.take_over(records, self.members, first)
         self.roll.set_keys(self.seed)
-        self._adder = Adder(self._adder.members, self.law)  # the old one has the old keys
 
-    def checked(self, groups: Sequence[Mapping[str, Any]]) -> list[Record]:
+    def checked(self, groups: Sequence[Mapping[str, Any]], first: int = 0) -> list[Record]:
         """The records in `groups`, refused where they are not about this noise."""
         records = saved.read_groups(groups)
-        members = self.roll.planned(self.optimizer, self.seed)
+        members = self.roll.planned(self.together, self.seed)
         if records:
-            expected = matching.expected_of(self.law, self.taps, self.namespace, self.relative)
-            matching.check_records(records, members, groups, expected, self._schedule == "lr")
+            expected = self._identity() | {"form": self.form}
+            follows_lr = self._schedule == "lr"
+            matching.check_records(records, members, groups, expected, follows_lr, first)
         return records
 
     def draw_from(self, seed: int) -> None:
@@ -128,69 +142,83 @@ class Noise:
         """σ of each member's next draw."""
         return self._next_sigmas(self.members)
 
+    def check_sigmas(self, sigmas: Sequence[float]) -> None:
+        """Refuse σ that the weights cannot take."""
+
     def hook(self) -> None:
-        """Act on the optimizer from here on."""
-        unseen: Any = torch.compiler.disable  # imports torch's compiler, so not before it is needed
-        hooks = [
-            self.optimizer.register_step_pre_hook(unseen(self._before_step)),
-            self.optimizer.register_step_post_hook(unseen(self._after_step)),
-            self.optimizer.register_state_dict_post_hook(self._save),
-            self.optimizer.register_load_state_dict_pre_hook(self._before_load),
-            self.optimizer.register_load_state_dict_post_hook(self._load),
-        ]
-        self._removers = [hook.remove for hook in hooks]
+        """Act from here on."""
+        for optimizer in self.optimizers:
+            hooks = [
+                *self._step_hooks(optimizer),
+                optimizer.register_state_dict_post_hook(self._save),
+                optimizer.register_load_state_dict_pre_hook(self._before_load),
+                optimizer.register_load_state_dict_post_hook(self._load),
+            ]
+            self._removers += [hook.remove for hook in hooks]
         self.attached = True
-        saved.mark(self.optimizer, self._write)
-        self._plan()
+        saved.mark(self.together, self._write)
         _live.add(self)
+
+    def _step_hooks(self, optimizer: Optimizer) -> list[Any]:
+        raise NotImplementedError
 
     # Saving and loading
 
-    def records(self, only: int | None = None) -> list[Record]:
-        """What a checkpoint keeps of the noise, one record for each param group (or `only` one)."""
-        common = {
+    def _identity(self) -> dict[str, Any]:
+        """The fields of a record that must be this noise's own."""
+        return {
             "stream": STREAM_VERSION, "law": str(self.law), "taps": self.taps,
-            "namespace": self.namespace, "relative": self.relative, "seed": self.seed,
-            "sigma": self._sigma, "step": self.step_count, "paused": self.paused,
-            "clock": self.clock if math.isfinite(self.clock) else None,
+            "namespace": self.namespace, "relative": self.relative, "hold": self.drawing.hold,
+            "draws": self.drawing.per, "antithetic": self.drawing.antithetic,
         }  # fmt: skip
-        members = self.members
-        if self._inside_clean:  # where nobody joins or leaves
-            members = self.roll.as_listed(self.optimizer, self.seed)
-        indices = range(len(self.optimizer.param_groups)) if only is None else [only]
+
+    def _saved_members(self) -> tuple[list[Member], bool]:
+        """The members as they are saved, and whether the weights carry their draws."""
+        return self.members, True
+
+    def records(self, only: Iterable[int] | None = None) -> list[Record]:
+        """What a checkpoint keeps, one record for each param group (or `only` some)."""
+        common = self._identity() | {
+            "form": self.form, "seed": self.seed, "sigma": self._sigma, "step": self.step_count,
+            "paused": self.paused, "clock": self.clock if math.isfinite(self.clock) else None,
+        }  # fmt: skip
+        members, carried = self._saved_members()
+        indices = range(len(self.together.param_groups)) if only is None else only
         return [
-            matching.record_of(
-                common, [m for m in members if m.group == index], not self._inside_clean
-            )
+            matching.record_of(common, [m for m in members if m.group == index], carried)
             for index in indices
         ]
 
     def _write(self, mark: saved.Live) -> str:
         self._look_again()
-        index = saved.place_of(mark, self.optimizer)  # None: it was taken out, and left clean
-        return saved.EXPECTED if index is None else self.records(index)[0].text()
+        index = saved.place_of(mark, self.together)  # None: it was taken out, and left clean
+        return saved.EXPECTED if index is None else self.records([index])[0].text()
 
     def _look_again(self) -> None:
-        if not self._inside_clean:
-            self.roll.refresh(self.optimizer, self.seed, self.step_count)
-        saved.mark(self.optimizer, self._write)
+        """Take in what the optimizers list now."""
+        saved.mark(self.together, self._write)
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         self._look_again()
-        for group, record in zip(state_dict["param_groups"], self.records(), strict=True):
+        records = self.records(self.together.span(optimizer))
+        for group, record in zip(state_dict["param_groups"], records, strict=True):
             group[saved.KEY] = record.text()
 
     def facts(self, records: Sequence[Record]) -> dict[str, Any]:
         """What all ranks must have alike, with the records that are about to be taken over."""
         return {"noise in the checkpoint": bool(records)} | facts_of(records or self.records())
 
+    def _refuse_load(self) -> None:
+        """Refuse where nothing can be loaded now."""
+
     def _before_load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         """Refuse, on all ranks if on one, before torch overwrites anything."""
         found: list[Record] = []
         error = None
         try:
-            self._refuse_inside_clean("load_state_dict")
-            found = self.checked(saved.check_loadable(optimizer, state_dict))
+            self._refuse_load()
+            groups = saved.check_loadable(optimizer, state_dict)
+            found = self.checked(groups, self.together.span(optimizer).start)
         except Exception as refusal:
             error = refusal
         agree(error, {} if error else self.facts(found))
@@ -198,10 +226,9 @@ class Noise:
 
     def _load(self, optimizer: Optimizer) -> None:
         """Take over what was checked before loading."""
-        self.roll.refresh(optimizer, self.seed, self.step_count)
-        saved.mark(self.optimizer, self._write)
+        self._look_again()
         if self._pending:
-            self.adopt(self._pending)
+            self.adopt(self._pending, self.together.span(optimizer).start)
         else:
             log.warning("the checkpoint has no noise in it: its weights are taken to be clean")
             self.reset()
@@ -210,33 +237,7 @@ class Noise:
 
     def _next_sigmas(self, members: Sequence[Member]) -> list[float]:
         step = self.step_count + 1
-        return next_sigmas(members, self.optimizer, self._sigma, self._schedule, step, self.taps)
-
-    def _plan(self) -> None:
-        self._adder = self.roll.adder()
-        self._sigmas = self._next_sigmas(self._adder.members)
-
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Find all that could go wrong before the optimizer moves the weights."""
-        if self.paused or rests(optimizer):
-            return
-        self._refuse_inside_clean("optimizer.step()")
-        refuse_capture()
-        self.roll.refresh(optimizer, self.seed, self.step_count)
-        self._plan()
-
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Add ε to every member, with or without a gradient, if the optimizer made a step."""
-        if self.paused or rests(optimizer) or is_inner_step(optimizer) or was_skipped(optimizer):
-            return
-        members = self._adder.members
-        sigmas = [[s, *member.sigmas] for s, member in zip(self._sigmas, members, strict=True)]
-        coefficients = [injection_coefficients(self.taps, row) for row in sigmas]
-        self._adder.add(self.step_count + 1, coefficients)
-        self.step_count += 1
-        for member, row in zip(members, sigmas, strict=True):
-            member.sigmas = row[: len(self.taps) - 1]
-        self.clock += progress(optimizer, members, self._sigmas)
+        return next_sigmas(members, self.together, self._sigma, self._schedule, step, self.taps)
 
     # What users call
 
@@ -254,82 +255,66 @@ class Noise:
         """Whether clean weights exist: the taps sum to zero."""
         return telescopes(self.taps)
 
-    def _refuse_inside_clean(self, what: str) -> None:
-        if self._inside_clean:
-            raise RuntimeError(f"{what} inside clean(): the weights are clean here; leave it first")
-
     def injected(self, parameter: Tensor) -> Tensor:
-        """The noise that `parameter` carries now: w − z."""
-        own = [member for member in self.members if member.parameter is parameter]
-        if not own:
-            raise KeyError("this parameter takes no noise here")
-        total = torch.zeros_like(parameter.detach())
-        alone = Adder([replace(own[0], parameter=total)], self.law)
-        alone.add(self.step_count, carried(own, self.taps))
-        return total
+        """The noise between `parameter` and its clean value: w − z."""
+        raise NotImplementedError
 
-    @contextmanager
-    def clean(self, recalibrate: Iterable[Any] | None = None) -> Iterator[None]:
-        """Inside, the weights are the clean z = w − ξ; after, they are w again, bit for bit.
+    def clean(self, recalibrate: Iterable[Any] | None = None) -> AbstractContextManager[None]:
+        """A block in which the model is at its clean weights z, whatever mode it is in.
 
         With `recalibrate`, an iterable of batches, the BatchNorm statistics are estimated anew at z
-        (needs `model=` in attach) and are what they were, after. Costs a copy of the weights.
+        and are what they were, after.
         """
-        self._refuse_inside_clean("clean()")
-        if recalibrate is not None and self._model is None:
-            raise ValueError("recalibrate needs the model: attach(..., model=model)")
-        if self._model is None and any(is_sharded(member.parameter) for member in self.members):
-            warnings.warn(
-                "clean() without model=: FSDP2 may go on with weights it gathered before; "
-                "give attach(..., model=model)",
-                stacklevel=3,
-            )
-        estimated: Any = nullcontext()
-        if recalibrate is not None and self._model is not None:
-            estimated = recalibrated(self._model, recalibrate)
-        with taken_out(self.roll.adder(), self.taps, self.step_count, self._model):
-            self._inside_clean = True
-            try:
-                with estimated:
-                    yield
-            finally:
-                self._inside_clean = False
+        raise NotImplementedError
+
+    def off(self) -> AbstractContextManager[None]:
+        """A block without noise."""
+        return self.clean()
+
+    def recalibrate(self, batches: Iterable[Any]) -> AbstractContextManager[None]:
+        """A block at the clean weights, with BatchNorm statistics that are estimated there.
+
+        Those of training were gathered along noisy weights and do not belong to the clean ones.
+        """
+        return self.clean(recalibrate=batches)
 
     def stop(self, remove: bool = True) -> None:
-        """Take the noise out of the weights (unless `remove=False`) and detach."""
-        self._refuse_inside_clean("stop()")
-        if not self.attached:
-            return
-        if remove:
-            take_out(self.roll.adder(), self.taps, self.step_count, self._model)
-        self.reset()
+        """End it: the weights are clean, and nothing of the noise acts or is saved any more."""
+        raise NotImplementedError
+
+    def _unhook(self) -> None:
         for remover in self._removers:
             remover()
-        optimizer = self._optimizer()  # which may be gone
-        for group in [] if optimizer is None else optimizer.param_groups:
+        for group in [] if self.together.are_gone else self.together.param_groups:
             group.pop(saved.KEY, None)
         self.attached = False
 
     def reset(self) -> None:
-        """Say that the weights were just replaced by clean ones: they carry no draw."""
-        self._refuse_inside_clean("reset()")
+        """Say that the weights carry no draw."""
         for member in self.members:
             member.sigmas = [0.0] * (len(self.taps) - 1)
 
     def rescale(self) -> None:
         """Measure the tensors' root mean squares again, for the draws to come (relative σ)."""
-        if not self.relative:
-            raise ValueError("rescale() is for relative=True; sigma is absolute here")
-        as_they_are = self._inside_clean or not self.removable
-        self.roll.measure(lambda w: w if as_they_are else w.detach() - self.injected(w))
+        raise NotImplementedError
 
     def pause(self) -> None:
-        """Add nothing and count no step until resume(); the weights keep what they carry."""
+        """Draw nothing and count no step until resume(); what was drawn last stays."""
         self.paused = True
 
     def resume(self) -> None:
         """Go on after pause()."""
         self.paused = False
+
+    def metrics(self) -> dict[str, float]:
+        """What to log at every step: σ, the steps counted, the clock, tensors that take noise."""
+        return {
+            "noise/sigma": self._sigma,
+            "noise/step": float(self.step_count),
+            "noise/clock": self.clock,
+            "noise/tensors": float(sum(not member.frozen for member in self.members)),
+            "noise/paused": float(self.paused),
+        }
 
     def __reduce__(self) -> tuple[type, tuple]:
         """A copy acts on no optimizer: it is this noise's settings and no more."""
@@ -341,9 +326,9 @@ class Noise:
     def __repr__(self) -> str:
         relative = " relative" if self.relative else ""
         title = (
-            f"Noise(law={self.law}, taps={self.taps}, sigma={self._sigma}{relative}, "
-            f"seed={self.seed}, step={self.step_count})"
+            f"Noise(form={self.form}, law={self.law}, taps={self.taps}, "
+            f"sigma={self._sigma}{relative}, seed={self.seed}, step={self.step_count})"
         )
-        if self._optimizer() is None:
+        if self.together.are_gone:
             return f"{title}, whose optimizer is gone"
-        return described(title, self.members, self.sigmas(), self.left_out, self.optimizer)
+        return described(title, self.members, self.sigmas(), self.left_out, self.together)

@@ -7,9 +7,8 @@ has no names, and shapes. The checkpoint's names stay the keys of the draws.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antipgd.noise import STREAM_VERSION, Law, canonical_name
+from antipgd.noise import canonical_name
 from antipgd.noise.injection import check_sigma
-from antipgd.noise.taps import Taps
 from antipgd.torch.members import Member, check_fits_type
 from antipgd.torch.record import Record
 
@@ -20,13 +19,15 @@ def check_records(
     groups: Sequence[Mapping[str, Any]],
     expected: Mapping[str, Any],
     follows_lr: bool,
+    first: int = 0,
 ) -> None:
     """Refuse records that are not about this noise (`expected`) on these parameters.
 
-    `groups` are the checkpoint's param groups; `follows_lr` says that σ follows the learning rate.
+    `groups` are the checkpoint's param groups, the members' from number `first` on; `follows_lr`
+    says that σ follows the learning rate.
     """
     for index, (record, group) in enumerate(zip(records, groups, strict=True)):
-        own = [member for member in members if member.group == index]
+        own = [member for member in members if member.group == first + index]
         for name, value in expected.items():
             if getattr(record, name) != value:
                 raise _misfit(index, name, getattr(record, name), value)
@@ -43,15 +44,17 @@ def check_records(
             )
 
 
-def expected_of(law: Law, taps: Taps, namespace: str, relative: bool) -> dict[str, Any]:
-    """The fields of a record that must be this noise's own."""
-    return {
-        "stream": STREAM_VERSION, "form": "weights", "law": str(law), "taps": taps,
-        "namespace": namespace, "relative": relative,
-    }  # fmt: skip
+_OTHER_FORM = {
+    "weights": "its noise is in the weights (attach): go on with attach, or take it out first with "
+    "antipgd.torch.clean_state_dict",
+    "forward": "its weights are clean (perturb): go on with perturb, or delete 'antipgd' from its "
+    "param groups to begin anew",
+}
 
 
 def _misfit(index: int, name: str, theirs: object, ours: object) -> ValueError:
+    if name == "form":
+        return ValueError(f"the checkpoint's noise does not fit: {_OTHER_FORM[str(theirs)]}")
     return ValueError(
         f"the checkpoint's noise does not fit: in param group {index} its {name} is {theirs!r}, "
         f"this optimizer's is {ours!r}"
@@ -85,9 +88,9 @@ def _check_sigmas(
         check_fits_type(sigma * scale, record.taps, member, f"{where}: sigma times its scale")
 
 
-def take_over(records: Sequence[Record], members: Sequence[Member]) -> None:
-    """Give the members what the records have of them."""
-    for index, record in enumerate(records):
+def take_over(records: Sequence[Record], members: Sequence[Member], first: int = 0) -> None:
+    """Give the members what the records have of them, the first of which is of group `first`."""
+    for index, record in enumerate(records, first):
         own = [member for member in members if member.group == index]
         for i, member in enumerate(own):
             member.drawn_as = record.names[i]

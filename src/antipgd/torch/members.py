@@ -12,12 +12,12 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from antipgd.checks import nearest
 from antipgd.noise import canonical_name, stream_key
 from antipgd.noise.taps import Taps
 from antipgd.torch.parts import full_value
+from antipgd.torch.together import Grouped
 
 ADDED_TO = (torch.float32, torch.float64)
 _ALWAYS_FITS = torch.finfo(torch.float16).max
@@ -60,11 +60,12 @@ class Member:
     scale: float  # what sigma is multiplied with: 1, or the tensor's rms where σ is relative
     sigmas: list[float]  # of the last len(taps) − 1 draws, newest first; 0 before it joined
     key: int = 0
+    even_frozen: bool = False  # takes noise though nothing trains it: a base below adapters
 
     @property
     def frozen(self) -> bool:
         """Whether it takes no noise now; it may carry some from before."""
-        return not self.parameter.requires_grad
+        return not (self.parameter.requires_grad or self.even_frozen)
 
 
 def set_keys(members: Iterable[Member], seed: int, namespace: str) -> None:
@@ -81,7 +82,7 @@ def set_keys(members: Iterable[Member], seed: int, namespace: str) -> None:
         seen.add(member.key)
 
 
-def group_names(optimizer: Optimizer, model: torch.nn.Module | None) -> list[list[str]]:
+def group_names(optimizer: Grouped, model: torch.nn.Module | None) -> list[list[str]]:
     """A name for every parameter: from the model, from the optimizer, or its position."""
     known = {} if model is None else {id(p): name for name, p in model.named_parameters()}
     position = 0
@@ -112,8 +113,10 @@ def is_excluded(rules: Sequence[str | Predicate], name: str, parameter: Tensor) 
     )
 
 
-def check_rules(rules: Sequence[str | Predicate], names: Sequence[str]) -> None:
-    """Refuse a name or pattern that takes nothing out; a predicate may."""
+def check_rules(
+    rules: Sequence[str | Predicate], names: Sequence[str], label: str = "exclude"
+) -> None:
+    """Refuse a name or pattern that matches nothing; a predicate may."""
     for rule in rules:
         if callable(rule) or any(fnmatchcase(name, canonical_name(rule)) for name in names):
             continue
@@ -121,7 +124,7 @@ def check_rules(rules: Sequence[str | Predicate], names: Sequence[str]) -> None:
             hint = f"did you mean '*.{rule}'?"
         else:
             hint = nearest(str(rule), difflib.get_close_matches(str(rule), names, n=5, cutoff=0))
-        raise ValueError(f"exclude {rule!r} matches no parameter; {hint}")
+        raise ValueError(f"{label} {rule!r} matches no parameter; {hint}")
 
 
 def check_parameter(name: str, parameter: Tensor) -> None:
@@ -170,12 +173,16 @@ def rms(parameter: Tensor) -> float:
 
 
 def find_members(
-    optimizer: Optimizer,
+    optimizer: Grouped,
     names: Mapping[int, str],
     rules: Sequence[str | Predicate],
     taps: Taps,
+    check: Callable[[str, Tensor], None] = check_parameter,
 ) -> list[Member]:
-    """All parameters of the optimizer that are not excluded, with their `names` by identity."""
+    """All parameters of the optimizer that are not excluded, with their `names` by identity.
+
+    `check` refuses those that cannot take noise.
+    """
     members: list[Member] = []
     position = 0
     for index, group in enumerate(optimizer.param_groups):
@@ -184,7 +191,7 @@ def find_members(
             name = names[id(parameter)]
             if not is_excluded(rules, name, parameter):
                 if parameter.requires_grad:
-                    check_parameter(name, parameter)
+                    check(name, parameter)
                 members.append(
                     Member(
                         parameter, name, str(position), index, place, name,
@@ -193,3 +200,40 @@ def find_members(
                 )  # fmt: skip
             position += 1
     return members
+
+
+def with_frozen(
+    members: Sequence[Member],
+    model: torch.nn.Module,
+    rules: Sequence[str | Predicate],
+    taps: Taps,
+    optimizer: Grouped,
+    check: Callable[[str, Tensor], None],
+) -> list[Member]:
+    """The members, and those parameters of the model that are to take noise though frozen.
+
+    Those that no optimizer has stand behind the first param group, whose learning rate they follow
+    under schedule="lr" and with which they are saved.
+    """
+    named = {canonical_name(name): p for name, p in model.named_parameters()}
+    check_rules(rules, list(named), "frozen")
+    known = {id(member.parameter): member for member in members}
+    group = optimizer.param_groups[0]
+    rate = group.get("initial_lr", group.get("lr"))
+    more: list[Member] = []
+    for name, parameter in named.items():
+        if not is_excluded(rules, name, parameter):
+            continue
+        check(name, parameter)
+        if id(parameter) in known:
+            known[id(parameter)].even_frozen = True
+        else:
+            place = len(group["params"]) + len(more)
+            first_lr = None if rate is None else float(rate)
+            more.append(
+                Member(
+                    parameter, name, name, 0, place, name, first_lr, 1.0,
+                    [0.0] * (len(taps) - 1), even_frozen=True,
+                )
+            )  # fmt: skip
+    return [*members, *more]

@@ -1,23 +1,22 @@
 """Who takes noise, as the optimizer's list of parameters changes and tensors are frozen.
 
-A parameter that is added joins with the next step. One that the optimizer lets go is left clean.
-One that is frozen stays a member whose next σ is 0: it gives its last draws back within
-len(taps) − 1 steps, so that w = z + ξ stays true, and takes new ones when it is unfrozen.
+A parameter that is added joins with the next step. One that the optimizer lets go is reported, so
+that it can be left clean. One that is frozen stays a member whose next σ is 0: it gives its last
+draws back within len(taps) − 1 steps, so that w = z + ξ stays true, and takes new ones when it is
+unfrozen.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from antipgd.noise.laws import Law
-from antipgd.noise.taps import Taps, telescopes
+from antipgd.noise.taps import Taps
 from antipgd.torch.adding import Adder
-from antipgd.torch.carrying import take_out
 from antipgd.torch.members import (
     ADDED_TO,
     Exclude,
@@ -30,7 +29,9 @@ from antipgd.torch.members import (
     is_measurable,
     rms,
     set_keys,
+    with_frozen,
 )
+from antipgd.torch.together import Grouped
 
 
 class Membership:
@@ -38,23 +39,35 @@ class Membership:
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: Grouped,
         model: torch.nn.Module | None,
         exclude: Exclude,
         law: Law,
         taps: Taps,
         namespace: str,
         relative: bool,
+        frozen: Exclude = None,
+        check: Callable[[str, Tensor], None] = check_parameter,
     ) -> None:
         self._model, self._rules = model, as_rules(exclude)
+        self._frozen, self._check = as_rules(frozen), check
         self._law, self._taps, self._namespace, self._relative = law, taps, namespace, relative
         self._names: dict[int, str] = {}
         self._listed = _listed(optimizer)
         self._names = self._names_now(optimizer)
         self._kept = _parameters(optimizer)  # so that no identity is used twice
         check_rules(self._rules, list(self._names.values()))
-        self.members = find_members(optimizer, self._names, self._rules, taps)
+        self.members = self._found(optimizer, self._names)
         self._adder = Adder([], law)
+
+    def _found(self, optimizer: Grouped, names: Mapping[int, str]) -> list[Member]:
+        """All members: the optimizer's own, and those that take noise though they are frozen."""
+        members = find_members(optimizer, names, self._rules, self._taps, self._check)
+        if self._frozen and self._model is not None:
+            members = with_frozen(
+                members, self._model, self._frozen, self._taps, optimizer, self._check
+            )
+        return members
 
     @property
     def left_out(self) -> list[str]:
@@ -62,7 +75,7 @@ class Membership:
         members = {id(member.parameter) for member in self.members}
         return [name for key, name in self._names.items() if key not in members]
 
-    def _names_now(self, optimizer: Optimizer) -> dict[int, str]:
+    def _names_now(self, optimizer: Grouped) -> dict[int, str]:
         """Names by identity; a parameter keeps the one that it had when it was first seen.
 
         So a position may be the name of a tensor that once stood there: then the next free one is.
@@ -97,10 +110,10 @@ class Membership:
         measured = self._relative and is_measurable(member.parameter)
         return rms(of(member.parameter)) if measured else member.scale
 
-    def planned(self, optimizer: Optimizer, seed: int) -> list[Member]:
+    def planned(self, optimizer: Grouped, seed: int) -> list[Member]:
         """The members that the optimizer's list gives now, refused where they cannot be."""
         before = {id(member.parameter): member for member in self.members}
-        members = find_members(optimizer, self._names_now(optimizer), self._rules, self._taps)
+        members = self._found(optimizer, self._names_now(optimizer))
         for i, member in enumerate(members):
             old = before.get(id(member.parameter))
             if old is not None:
@@ -109,7 +122,7 @@ class Membership:
         set_keys(members, seed, self._namespace)
         return members
 
-    def as_listed(self, optimizer: Optimizer, seed: int) -> list[Member]:
+    def as_listed(self, optimizer: Grouped, seed: int) -> list[Member]:
         """The members as the optimizer lists them now, the new ones measured by all ranks."""
         if _listed(optimizer) == self._listed:
             return self.members
@@ -120,11 +133,11 @@ class Membership:
                 member.scale = self._scale(member, _itself)
         return members
 
-    def refresh(self, optimizer: Optimizer, seed: int, step: int) -> None:
-        """Take in parameters that the optimizer has got, or let go, since the last step."""
+    def refresh(self, optimizer: Grouped, seed: int) -> list[Member]:
+        """Take in parameters that the optimizer has got since the last step; return those gone."""
         members = self.as_listed(optimizer, seed)
         if members is self.members:
-            return
+            return []
         gone = {id(member.parameter): member for member in self.members}
         for i, member in enumerate(members):
             known = gone.pop(id(member.parameter), None)
@@ -132,16 +145,15 @@ class Membership:
                 known.group, known.place = member.group, member.place
                 known.position = member.position
                 members[i] = known
-        if telescopes(self._taps) and gone:
-            take_out(Adder(list(gone.values()), self._law), self._taps, step, None)
         self._listed, self._names = _listed(optimizer), self._names_now(optimizer)
         self.members = members
         self._kept = _parameters(optimizer)
         self._adder = Adder(self._noisy(), self._law)
+        return list(gone.values())
 
     def _noisy(self) -> list[Member]:
         """Those that take noise, or carry some from before they were frozen."""
-        return [m for m in self.members if m.parameter.requires_grad or any(m.sigmas)]
+        return [m for m in self.members if not m.frozen or any(m.sigmas)]
 
     def adder(self) -> Adder:
         """Adds to the members that take noise or carry some, whose type may have changed."""
@@ -149,7 +161,7 @@ class Membership:
         changed = noisy != self._adder.members  # some were frozen, or are no longer
         for member in noisy:
             if changed or member.parameter.dtype not in ADDED_TO:
-                check_parameter(member.name, member.parameter)
+                self._check(member.name, member.parameter)
         if changed:
             self._adder = Adder(noisy, self._law)
         return self._adder
@@ -159,9 +171,9 @@ def _itself(weights: Tensor) -> Tensor:
     return weights
 
 
-def _parameters(optimizer: Optimizer) -> list[Tensor]:
+def _parameters(optimizer: Grouped) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _listed(optimizer: Optimizer) -> list[list[int]]:
+def _listed(optimizer: Grouped) -> list[list[int]]:
     return [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]

@@ -58,6 +58,26 @@ def reshard(model: torch.nn.Module | None) -> None:
             module.reshard()
 
 
+def gathered_parameters(model: torch.nn.Module) -> dict[int, bool]:
+    """The shards (by identity) that FSDP2 gathers for a pass; whether they are tensor-parallel too.
+
+    A pass reads the gathered tensor, which is another one.
+    """
+    if not dist.is_available():
+        return {}
+    from torch.distributed.fsdp import FSDPModule
+
+    found = {}
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state: Any = module._get_fsdp_state()
+            groups = getattr(state, "_fsdp_param_groups", None)
+            for group in [state._fsdp_param_group] if groups is None else groups:
+                for one in [] if group is None else group.fsdp_params:
+                    found[id(one.sharded_param)] = bool(one.is_dtensor)
+    return found
+
+
 def full_value(scalar: Tensor) -> float:
     """A scalar result as a number, gathered where it is distributed."""
     return float(scalar.full_tensor() if is_sharded(scalar) else scalar)  # type: ignore[attr-defined]

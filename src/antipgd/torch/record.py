@@ -21,6 +21,11 @@ FORMAT = 1
 """Format 0 had no `format`, wrote every field, and called the version of the stream `version`."""
 LAST_STEP = 2**62  # so that there are steps left to take
 
+FORMS = ("weights", "forward")
+"""Where the noise is: in the weights that are saved beside it, or only in passes that read them."""
+DRAWS = ("step", "micro-batch", "rank")
+"""What gets a draw of its own."""
+
 Row = tuple[float, ...]
 
 
@@ -44,6 +49,9 @@ class Record:
     namespace: str = ""
     relative: bool = False
     paused: bool = False
+    hold: int = 1
+    draws: str = "step"
+    antithetic: bool = False
 
     def text(self) -> str:
         """As it is written."""
@@ -86,10 +94,13 @@ def _taps(label: str, value: object) -> Taps:
         raise ValueError(f"{label} is refused: {error}") from None
 
 
-def _form(label: str, value: object) -> str:
-    if value != "weights":
-        raise ValueError(f"{label} must be 'weights'; got {value!r}")
-    return "weights"
+def _one_of(*accepted: str) -> Check:
+    def check(label: str, value: object) -> str:
+        if not isinstance(value, str) or value not in accepted:
+            raise ValueError(f"{label} must be {' or '.join(map(repr, accepted))}; got {value!r}")
+        return value
+
+    return check
 
 
 def _listed(each: Check) -> Check:
@@ -130,10 +141,13 @@ CHECKS: dict[str, Check] = {
     "first_lrs": _listed(_or_none(_natural)),
     "scales": _listed(_natural),
     "sigmas": _listed(_listed(_natural)),
-    "form": _form,
+    "form": _one_of(*FORMS),
     "namespace": _text,
     "relative": _flag,
     "paused": _flag,
+    "hold": _whole(1, LAST_STEP),
+    "draws": _one_of(*DRAWS),
+    "antithetic": _flag,
 }
 
 
@@ -169,7 +183,8 @@ def _as_format(given: Mapping[str, object], where: str) -> dict[str, tuple[str, 
     names = {field.name: field.name for field in fields(Record)}
     needed = {field.name for field in fields(Record) if field.default is MISSING}
     if "format" not in given:
-        del names["form"]
+        for later in ("form", "hold", "draws", "antithetic"):
+            del names[later]
         names["stream"] = "version"
         needed = set(names)
     else:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from antipgd.torch.record import Record, check_alike, read_record
+from antipgd.torch.together import Grouped
 
 KEY = "antipgd"
 EXPECTED = "expected"
@@ -36,7 +37,7 @@ class Live(str):
         return str, (self.write(self),)
 
 
-def mark(optimizer: Optimizer, write: Callable[[Live], str]) -> None:
+def mark(optimizer: Grouped, write: Callable[[Live], str]) -> None:
     """Stand in every live param group: torch.distributed.checkpoint keeps no other keys.
 
     Each has a mark of its own, also one that was made from another's options.
@@ -49,13 +50,13 @@ def mark(optimizer: Optimizer, write: Callable[[Live], str]) -> None:
         seen.add(id(own))
 
 
-def place_of(mark: Live, optimizer: Optimizer) -> int | None:
+def place_of(mark: Live, optimizer: Grouped) -> int | None:
     """Which param group a mark stands in."""
     groups = enumerate(optimizer.param_groups)
     return next((index for index, group in groups if group.get(KEY) is mark), None)
 
 
-def own_groups(optimizer: Optimizer) -> list[Mapping[str, Any]]:
+def own_groups(optimizer: Grouped) -> list[Mapping[str, Any]]:
     """The live param groups, without a mark that came along with another optimizer's options.
 
     That other one must still be there: else this is a shallow copy of it, on its noisy weights.
@@ -79,7 +80,7 @@ def expect_noise(optimizer: Optimizer) -> None:
         group.setdefault(KEY, EXPECTED)
 
 
-def is_expected(optimizer: Optimizer) -> bool:
+def is_expected(optimizer: Grouped) -> bool:
     """Whether `expect_noise` was called and nothing has been loaded since."""
     return any(group.get(KEY) == EXPECTED for group in optimizer.param_groups)
 

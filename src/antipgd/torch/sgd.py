@@ -30,6 +30,7 @@ class AntiPGD(torch.optim.SGD):
         exclude: Any = None,
         model: torch.nn.Module | None = None,
         namespace: str = "",
+        hold: int = 1,
         **sgd: Any,
     ) -> None:
         super().__init__(params, lr=lr, momentum=momentum, **sgd)
@@ -38,7 +39,7 @@ class AntiPGD(torch.optim.SGD):
                 group["param_names"] = names
         settings = {
             "relative": relative, "law": law, "taps": taps, "schedule": schedule,
-            "exclude": exclude, "namespace": namespace,
+            "exclude": exclude, "namespace": namespace, "hold": hold,
         }  # fmt: skip
         self.noise = attach(self, sigma, seed=seed, model=model, **settings)
         # Names, which survive a copy where a predicate may not.

@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from torch.optim import Optimizer
-
 from antipgd.noise.injection import check_sigma
 from antipgd.noise.schedules import Schedule, factor
 from antipgd.noise.taps import Taps
 from antipgd.torch.members import Member, check_fits_type
+from antipgd.torch.together import Grouped
 
 
 def next_sigmas(
     members: Sequence[Member],
-    optimizer: Optimizer,
+    optimizer: Grouped,
     sigma: float,
     schedule: Schedule | str | None,
     step: int,
@@ -26,19 +25,20 @@ def next_sigmas(
     """σ of each member's draw at `step`; 0 while it is frozen."""
 
     @cache  # asks once for the tensors of a group, of which there may be a thousand
-    def unscaled(index: int, first_lr: float | None) -> float:
+    def unscaled(index: int, first_lr: float | None, even_frozen: bool) -> float:
         group = optimizer.param_groups[index]
         if isinstance(schedule, str):
             times = _relative_rate(first_lr, group)
         else:
             times = factor(schedule, step)
-        return check_sigma(group.get("sigma", sigma)) * times
+        own = sigma if even_frozen else group.get("sigma", sigma)
+        return check_sigma(own) * times
 
     found = []
     for member in members:
         own = 0.0
         if not member.frozen:
-            own = unscaled(member.group, member.first_lr) * member.scale
+            own = unscaled(member.group, member.first_lr, member.even_frozen) * member.scale
         check_fits_type(own, taps, member, "sigma")
         found.append(own)
     return found

@@ -1,0 +1,153 @@
+"""How a noise begins, in both forms: settings checked, ranks agreed, a checkpoint taken over.
+
+Refuses before anything changes, on all ranks of a job alike, and where a parameter would take
+noise twice.
+"""
+
+import gc
+import logging
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch.optim import Optimizer
+
+from antipgd.checks import whole
+from antipgd.noise import Law, Schedule, as_law, as_taps
+from antipgd.noise.injection import check_sigma
+from antipgd.torch import saved
+from antipgd.torch.advice import advise
+from antipgd.torch.drawing import Drawing
+from antipgd.torch.handle import Noise, Settings, attached_noises
+from antipgd.torch.parts import agree, is_distributed
+from antipgd.torch.record import LAST_STEP, Record
+from antipgd.torch.stepping import has_stepped
+
+log = logging.getLogger("antipgd")
+
+
+def checked_settings(
+    optimizers: Sequence[Optimizer],
+    sigma: float,
+    relative: bool,
+    law: Law | str,
+    taps: Iterable[float],
+    seed: int | None,
+    schedule: Schedule | str | None,
+    namespace: str,
+    drawing: Drawing,
+) -> Settings:
+    """The settings as values, each refused by name where it is not accepted."""
+    check_sigma(sigma)
+    _check_record_can_hold(relative, namespace)
+    whole("hold", drawing.hold, 1, LAST_STEP)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            check_sigma(group.get("sigma", sigma), "sigma of a param group")
+    if not (schedule is None or schedule == "lr" or callable(schedule)):
+        raise ValueError(f"schedule must be a function of the step or 'lr'; got {schedule!r}")
+    return Settings(
+        float(sigma), relative, as_law(law), as_taps(taps), _seed(seed), schedule, namespace,
+        drawing,
+    )  # fmt: skip
+
+
+def _check_record_can_hold(relative: object, namespace: object) -> None:
+    """Refuse now what would make a checkpoint that cannot be loaded."""
+    if not isinstance(relative, bool):
+        raise ValueError(f"relative must be True or False; got {relative!r}")
+    if not isinstance(namespace, str):
+        raise ValueError(f"namespace must be text; got {namespace!r}")
+
+
+def _seed(seed: int | None) -> int:
+    """The seed given, else torch.initial_seed(), which is never advanced."""
+    if seed is None:
+        return torch.initial_seed() % 2**64
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise ValueError(f"seed must be an integer from 0 to 2**64 - 1; got {seed!r}")
+    return int(seed)
+
+
+def begin(
+    noise: Noise | None, records: list[Record], error: Exception | None, seed: int | None
+) -> None:
+    """Let the ranks agree that nobody refuses, and on what; go on from `records`, or anew; act.
+
+    `seed` is the one given: None is rank 0's then.
+    """
+    facts = {} if noise is None else noise.facts(records) | ({} if records else {"seed": seed})
+    seeds = agree(error, facts, None if noise is None else noise.seed)
+    assert noise is not None
+    noise.draw_from(seeds[0])
+    _measure_and_act(noise, records)
+
+
+def _measure_and_act(noise: Noise, records: list[Record]) -> None:
+    """Measure, go on from a checkpoint's records, let the ranks agree on σ, advise, and act.
+
+    To act is last: where warnings are errors, an advice ends it all.
+    """
+    expected = saved.is_expected(noise.together)
+    sigmas, error = [], None
+    try:
+        if records:
+            noise.adopt(records)
+        else:
+            noise.roll.measure()
+        sigmas = noise.sigmas()
+        noise.check_sigmas(sigmas)
+    except Exception as refusal:
+        error = refusal
+    agree(error, {"sigma by tensor": sigmas})
+    _note_same_draws(noise)
+    if not records:
+        _ask_about_checkpoints(noise, expected)
+        advise(noise.members, sigmas, noise.seed, noise.relative)
+    noise.hook()
+
+
+def _ask_about_checkpoints(noise: Noise, expected: bool) -> None:
+    """Noise that torch.distributed.checkpoint has dropped leaves no trace: so ask."""
+    if noise.form == "forward" or expected or not any(map(has_stepped, noise.optimizers)):
+        return
+    log.log(
+        logging.WARNING if is_distributed() else logging.INFO,
+        "the optimizer has made steps and has no noise in it: its weights are taken to be clean. "
+        "torch.distributed.checkpoint loads noise only into an optimizer that has some: attach "
+        "before loading, or call antipgd.torch.expect_noise(optimizer) before",
+    )
+
+
+def _parameters(noise: Noise) -> set[int]:
+    return {id(member.parameter) for member in noise.members}
+
+
+def refuse_shared(noise: Noise) -> None:
+    """A parameter takes noise once, and an optimizer keeps one noise."""
+    own, optimizers = _parameters(noise), {id(optimizer) for optimizer in noise.optimizers}
+    others = attached_noises()
+    if any(optimizers & set(map(id, theirs)) or own & _parameters(o) for o, theirs in others):
+        del others
+        gc.collect()  # the other may be garbage that only waits to be collected
+    for other, theirs in attached_noises():
+        if optimizers & set(map(id, theirs)):
+            raise ValueError("this optimizer has noise already; stop() it before attaching anew")
+        for member in other.members:
+            if id(member.parameter) in own:
+                raise ValueError(
+                    f"parameter {member.name!r} has noise already through another optimizer; "
+                    f"use exclude= in one of the two"
+                )
+
+
+def _note_same_draws(noise: Noise) -> None:
+    """Say, in the log, that another model of this process draws the same."""
+    keys = {member.key: member.name for member in noise.members}
+    for other, _ in attached_noises():
+        same = [keys[m.key] for m in other.members if other is not noise and m.key in keys]
+        if same:
+            log.info(
+                "another optimizer draws the same noise for %r (seed %d); where they train "
+                "together, give one of them namespace= or another seed", same[0], noise.seed,
+            )  # fmt: skip
+            return

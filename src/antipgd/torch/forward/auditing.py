@@ -1,0 +1,112 @@
+"""Whether every weight was read through us: a parameter's gradient must be what came through w.
+
+A weight that a pass reads past us (from a list of its own, through named_parameters()) is z there,
+silently. Each parameter is looked at in the first backward pass that gives it a gradient.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antipgd.torch.parts import is_sharded
+
+ROUNDINGS = 64  # that the order of a sum may make, in units of the type's precision
+
+
+class Audit:
+    """Compares gradients until each parameter has been seen once."""
+
+    def __init__(self) -> None:
+        self._came: dict[str, tuple[Tensor, float]] = {}
+        self._removers: dict[str, list[Callable[[], None]]] = {}
+        self.raw: dict[str, float] = {}
+        """By name, the share of a gradient that did not come through w."""
+
+    def watch(self, named: Iterable[tuple[str, Tensor]]) -> None:
+        """Begin with these parameters."""
+        for name, parameter in named:
+            if name not in self._removers and parameter.requires_grad:
+                self._removers[name] = []
+                self.watch_leaf(name, parameter)
+
+    def watches(self, name: str) -> bool:
+        """Whether a parameter has yet to be seen."""
+        return name in self._removers
+
+    def watch_leaf(self, name: str, parameter: Tensor) -> None:
+        """Look at the gradient that arrives at a parameter, before anybody else's hook does."""
+
+        def arrived(gradient: Tensor) -> None:
+            self._arrived(name, gradient)
+
+        arrived.__torch_unserializable__ = True  # type: ignore[attr-defined]
+        hook = parameter.register_hook(arrived)
+        hooks: Any = parameter._backward_hooks
+        hooks.move_to_end(hook.id, last=False)
+        self._removers[name].append(hook.remove)
+
+    def watch_formed(self, name: str, w: Tensor) -> None:
+        """Look at the gradient that comes through w."""
+        if w.requires_grad:
+            w.register_hook(lambda gradient: self._passed(name, gradient))
+
+    def _passed(self, name: str, gradient: Tensor) -> None:
+        if not self.watches(name):
+            return
+        part = _local(gradient)
+        total, size = self._came.get(name, (torch.zeros_like(part), 0.0))
+        self._came[name] = total + part, size + _norm(part)
+
+    def _arrived(self, name: str, gradient: Tensor) -> None:
+        if not self.watches(name):
+            return
+        part = _local(gradient)
+        total, size = self._came.pop(name, (torch.zeros_like(part), 0.0))
+        if total.shape == part.shape:  # a distributed gradient may lie otherwise
+            off = _norm(total.to_dense() - part.to_dense() if part.is_sparse else total - part)
+            allowed = ROUNDINGS * torch.finfo(part.dtype).eps * max(size, _norm(part))
+            if off > allowed:  # to be seen again: it stays wrong until it is read through us
+                self.raw[name] = off / max(_norm(part), off)
+                return
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        for remove in self._removers.pop(name, []):
+            remove()
+
+    def begin_pass(self) -> None:
+        """Drop what a backward pass that failed has left behind."""
+        self._came.clear()
+
+    def stop(self) -> None:
+        """Watch nobody any more."""
+        for name in list(self._removers):
+            self._forget(name)
+        self._came.clear()
+        self.raw.clear()
+
+    def check(self) -> None:
+        """Refuse, by name, weights that were read past us."""
+        if not self.raw:
+            return
+        found = ", ".join(f"{name!r} ({share:.0%})" for name, share in self.raw.items())
+        self.raw.clear()
+        raise RuntimeError(
+            f"read without noise in a training pass: {found} of the gradient did not come through "
+            f"the noisy weights. Inside forward() read a weight as an attribute of its module "
+            f"(self.weight), not from parameters(), state_dict(), a list or another module's "
+            f"attribute that holds it, and call the model, not one of its methods. If that is "
+            f"meant (a penalty on the clean weights in the loss), perturb(..., audit=False)"
+        )
+
+
+def _local(gradient: Tensor) -> Tensor:
+    found = gradient._local_tensor if is_sharded(gradient) else gradient  # type: ignore[attr-defined]
+    return found.detach()
+
+
+def _norm(gradient: Tensor) -> float:
+    dense = gradient.to_dense() if gradient.is_sparse else gradient
+    return float(torch.linalg.vector_norm(dense.double()))

@@ -1,0 +1,47 @@
+"""w as an operator that torch.compile does not look into: a draw is no reason for a graph break.
+
+What changes from step to step comes as tensors, so that a step is no reason to compile anew.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antipgd.noise import as_law
+from antipgd.torch.forward.forming import Draw, Former
+
+
+@cache
+def _former(law: str) -> Former:
+    return Former(as_law(law))
+
+
+formed: set[int] = set()
+"""The keys of parameters whose w a compiled pass has read."""
+
+
+def _perturbed(z: Tensor, seat: Tensor, newest: Tensor, table: Tensor, law: str) -> Tensor:
+    """w of the parameter that `seat` tells: its key, and its row in the table of coefficients."""
+    key, row = seat.tolist()
+    formed.add(key % 2**64)
+    draw = Draw(key % 2**64, int(newest), tuple(table[row].tolist()))
+    return _former(law).form(z, draw)
+
+
+def _shape_of(z: Tensor, seat: Tensor, newest: Tensor, table: Tensor, law: str) -> Tensor:
+    return torch.empty_like(z)
+
+
+def _gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    return gradient, None, None, None, None
+
+
+@cache
+def operator() -> Any:
+    """The operator antipgd::perturbed, defined with its first use."""
+    made = torch.library.custom_op("antipgd::perturbed", _perturbed, mutates_args=())
+    made.register_fake(_shape_of)
+    made.register_autograd(_gradient)
+    return torch.ops.antipgd.perturbed.default

@@ -1,0 +1,288 @@
+"""Noise that is only in training passes: z ← z − η∇L(z + ξ_n), with z in the parameters.
+
+After each step the passes to come get the next draw: the same ξ_n that noise in the weights would
+carry then.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from antipgd.noise import stream_key
+from antipgd.torch import saved
+from antipgd.torch.carrying import carried
+from antipgd.torch.clock import progress
+from antipgd.torch.drawing import name_of_draw
+from antipgd.torch.forward.auditing import Audit
+from antipgd.torch.forward.passes import Passes, Seat
+from antipgd.torch.forward.rounding import check_rounding
+from antipgd.torch.forward.slots import install, slots_of
+from antipgd.torch.handle import Noise, Settings
+from antipgd.torch.members import Member
+from antipgd.torch.membership import Membership
+from antipgd.torch.parts import gathered_parameters, local_part
+from antipgd.torch.recalibration import recalibrated
+from antipgd.torch.record import Record
+from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
+
+
+class InPasses(Noise):
+    """The noise in a model's training passes; made by `perturb`."""
+
+    form = "forward"
+
+    def __init__(
+        self,
+        settings: Settings,
+        optimizers: Sequence[Optimizer],
+        roll: Membership,
+        model: Module,
+        passes: Passes,
+        audit: bool,
+    ) -> None:
+        super().__init__(settings, optimizers, roll, model)
+        self._passes = passes
+        self._audits = audit
+        self._seats: list[Seat] = []
+        self._undo: dict[int, Callable[[], None]] = {}  # by module
+        self._stepped: set[int] = set()  # optimizers that made a step since the draw
+        self._loaded: dict[int, int] = {}  # the steps of what was loaded since the last step
+        self._waits = False  # for the end of a backward pass in which a step was made
+
+    # Setting up
+
+    def adopt(self, records: Sequence[Record], first: int = 0) -> None:
+        """Go on from checked records."""
+        super().adopt(records, first)
+        if self.attached:
+            self._seat()
+
+    def check_sigmas(self, sigmas: Sequence[float]) -> None:
+        """Refuse σ that the type of the weights would round away."""
+        check_rounding(self.members, sigmas)
+
+    def hook(self) -> None:
+        """Act from here on."""
+        super().hook()
+        self._seat()
+
+    def _step_hooks(self, optimizer: Optimizer) -> list[Any]:
+        unseen: Any = torch.compiler.disable
+        return [
+            optimizer.register_step_pre_hook(unseen(self._before_step)),
+            optimizer.register_step_post_hook(unseen(self._after_step)),
+        ]
+
+    def _seat(self) -> None:
+        """Give every member its seat, and stand behind every module of the model."""
+        model = self.model
+        if model is None:
+            return
+        gathered = gathered_parameters(model)
+        self._seats = [
+            Seat(m.name, m.parameter, self._keys(m), row, id(m.parameter) in gathered)
+            for row, m in enumerate(self.members)
+        ]
+        by_parameter = {id(seat.parameter): seat for seat in self._seats}
+        for module in model.modules():
+            named = dict(module._parameters.items())
+            seats = {k: by_parameter[id(p)] for k, p in named.items() if id(p) in by_parameter}
+            slots = slots_of(module)
+            if slots is None or slots.passes is not self._passes:
+                [self._undo[id(module)]] = install(module, self._passes, seats)
+            else:
+                slots.seats = seats
+        if self._audits:
+            if self._passes.audit is None:
+                self._passes.audit = Audit()
+            self._passes.audit.watch((seat.name, seat.parameter) for seat in self._seats)
+        self._set_draws()
+
+    def _keys(self, member: Member) -> Callable[[int], int]:
+        prefix = f"{self.namespace}/" if self.namespace else ""
+        known = {0: member.key}
+
+        def key(number: int) -> int:
+            if number not in known:
+                name = name_of_draw(prefix + member.drawn_as, number)
+                known[number] = stream_key(self.seed, name)
+            return known[number]
+
+        return key
+
+    def _set_draws(self) -> None:
+        """Let the passes to come read what the members carry now."""
+        newest = 0
+        rows = carried(self.members, self.taps)
+        for seat, row in zip(self._seats, rows, strict=True):
+            newest, coefficients = self.drawing.terms(self.step_count, row)
+            seat.coefficients = tuple(coefficients)
+        self._passes.set_draws(self._seats, newest)
+
+    # Saving and loading
+
+    def _look_again(self) -> None:
+        members = self.members
+        self.roll.refresh(self.together, self.seed)
+        saved.mark(self.together, self._write)
+        if self.attached and self.members is not members:
+            self._seat()
+
+    def _load(self, optimizer: Optimizer) -> None:
+        super()._load(optimizer)
+        self._loaded[id(optimizer)] = self.step_count
+        self._set_draws()
+
+    def reset(self) -> None:
+        """Let the passes read clean weights until the next draw."""
+        super().reset()
+        if self.attached:
+            self._set_draws()
+
+    # Every step
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Find all that could go wrong before the optimizer moves the weights."""
+        if not is_inner_step(optimizer):
+            self._passes.settle()
+        if self._passes.audit is not None:
+            self._passes.audit.check()
+        self._check_loaded()
+        if self.paused or rests(optimizer):
+            return
+        refuse_capture()
+        self._look_again()
+        self._next_sigmas(self.members)  # refused now rather than after the step
+
+    def _check_loaded(self) -> None:
+        steps = set(self._loaded.values())
+        if len(steps) > 1:
+            raise RuntimeError(
+                f"the optimizers were loaded from different steps of the noise: "
+                f"{sorted(steps)}; load the states that were saved together"
+            )
+        if self._loaded and len(self._loaded) < len(self.optimizers):
+            warnings.warn(
+                f"{len(self._loaded)} of {len(self.optimizers)} optimizers were loaded; the noise "
+                f"goes on from step {self.step_count}",
+                stacklevel=5,
+            )
+        self._loaded.clear()
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Count the step, once for several optimizers that step one after the other."""
+        if self.paused or rests(optimizer) or is_inner_step(optimizer) or was_skipped(optimizer):
+            return
+        if torch._C._current_graph_task_id() != -1:  # a step inside backward, of one parameter
+            self._advance_after_backward()
+            return
+        if self._waits:  # for a backward pass that failed
+            self._waits = False
+            self._advance()
+        if self._passes.seen or not self._stepped or id(optimizer) in self._stepped:
+            self._advance()
+            self._stepped = set()
+        self._stepped.add(id(optimizer))
+
+    def _advance_after_backward(self) -> None:
+        if not self._waits:
+            self._waits = True
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(self._backward_ended)
+
+    def _backward_ended(self) -> None:
+        if self._waits:
+            self._waits = False
+            self._advance()
+            self._stepped = set()
+
+    def _advance(self) -> None:
+        """n ← n + 1, and a new draw where the last one was held long enough."""
+        members = self.members
+        sigmas = self._next_sigmas(members)
+        if self.step_count % self.drawing.hold == 0:
+            for member, sigma in zip(members, sigmas, strict=True):
+                member.sigmas = [sigma, *member.sigmas][: len(self.taps) - 1]
+        self.step_count += 1
+        self.clock += progress(self.together, members, sigmas)
+        self._passes.seen = False
+        self._set_draws()
+
+    # What users call
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation (or its ratio to the rms) of the draws to come."""
+        return self._sigma
+
+    @sigma.setter
+    def sigma(self, value: float) -> None:
+        before = self._sigma
+        Noise.sigma.fset(self, value)  # type: ignore[attr-defined]
+        try:
+            check_rounding(self.members, self.sigmas())
+        except ValueError:
+            self._sigma = before
+            raise
+
+    def injected(self, parameter: Tensor) -> Tensor:
+        """What the passes to come add to `parameter`: w − z, before w is rounded to its type."""
+        seats = [seat for seat in self._seats if seat.parameter is parameter]
+        if not seats:
+            raise KeyError("this parameter takes no noise here")
+        wide = torch.float64 if parameter.dtype == torch.float64 else torch.float32
+        total = torch.zeros_like(parameter.detach(), dtype=wide)
+        target, shard = local_part(total)
+        if not seats[0].draw.is_nothing:
+            self._passes.former.add(target, shard, seats[0].draw)
+        return total
+
+    @contextmanager
+    def clean(self, recalibrate: Iterable[Any] | None = None) -> Iterator[None]:
+        """Inside, passes read the clean weights z, whatever mode the model is in.
+
+        With `recalibrate`, an iterable of batches, the BatchNorm statistics are estimated anew at z
+        and are what they were, after.
+        """
+        model = self.model
+        if model is None:
+            raise ReferenceError("the model of this noise is gone")
+        self._passes.off += 1
+        try:
+            with nullcontext() if recalibrate is None else recalibrated(model, recalibrate):
+                yield
+        finally:
+            self._passes.off -= 1
+
+    def stop(self, remove: bool = True) -> None:
+        """End it: passes read z, and nothing of the noise acts or is saved any more."""
+        if not remove:
+            raise ValueError(
+                "remove=False: the weights are clean already, there is nothing to leave"
+            )
+        if not self.attached:
+            return
+        self._passes.settle()
+        for undo in self._undo.values():
+            undo()
+        self._undo.clear()
+        if self._passes.audit is not None:
+            self._passes.audit.stop()
+        super().reset()
+        self._unhook()
+
+    def rescale(self) -> None:
+        """Measure the tensors' root mean squares again, for the draws to come (relative σ)."""
+        if not self.relative:
+            raise ValueError("rescale() is for relative=True; sigma is absolute here")
+        self.roll.measure()
+
+    def metrics(self) -> dict[str, float]:
+        """What to log at every step."""
+        return super().metrics() | {"noise/draw": float(self._passes.newest)}

@@ -1,0 +1,149 @@
+"""Where a parameter is read: a dictionary behind `module._parameters` that gives w in a pass.
+
+`module.weight` asks it with `[]`; `parameters()`, `state_dict()`, optimizers, copies and pickles go
+through its items, which are z always. Beside it two hooks around the module's call say that a
+pass is open. Copies of a module have none of this.
+"""
+
+import contextlib
+import copy
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from antipgd.torch.forward.compiled import operator
+from antipgd.torch.forward.passes import Passes, Seat
+
+
+class Slots(dict):
+    """The parameters of one module by name: z, but w for who reads one inside a training pass."""
+
+    __slots__ = ("module", "passes", "seats")
+    passes: Passes
+    module: Callable[[], Module | None]
+    seats: dict[str, Seat]
+
+    def __getitem__(self, name: str) -> Tensor | None:
+        z = dict.__getitem__(self, name)
+        seat = self.seats.get(name)
+        if seat is None or z is None:
+            return z
+        if torch.compiler.is_compiling():
+            return _read_compiled(self, seat, z)
+        return self.passes.read(self.module, seat, z)
+
+    def __deepcopy__(self, memo: dict) -> dict:
+        return {name: copy.deepcopy(z, memo) for name, z in self.items()}
+
+    def __reduce_ex__(self, protocol: object) -> tuple:
+        return dict, (list(self.items()),)
+
+
+def _read_compiled(slots: Slots, seat: Seat, z: Tensor) -> Tensor:
+    """What a compiled pass reads; traced, so it decides by what compilers guard."""
+    passes = slots.passes
+    module = slots.module()
+    if passes.depth == 0 or passes.off or module is None or not module.training:
+        return z
+    if passes.refused_when_compiled:
+        raise RuntimeError(passes.refused_when_compiled)
+    return torch.ops.antipgd.perturbed.default(
+        z, seat.facts, passes.newest, passes.table, passes.law
+    )
+
+
+class Enter:
+    """Says that a module's call begins."""
+
+    def __init__(self, passes: Passes) -> None:
+        self.passes = passes
+
+    def __call__(self, module: Module, args: Any) -> None:
+        """The forward pre-hook."""
+        if torch.compiler.is_compiling():
+            if module.training or self.passes.depth > 0:
+                self.passes.depth += 1
+                self.passes.seen = True
+            return
+        self.passes.enter(module, _call(sys._getframe(1)))
+
+    def __deepcopy__(self, memo: dict) -> "_Gone":
+        return _Gone()
+
+    def __reduce__(self) -> tuple:
+        return _inert()
+
+
+class Leave:
+    """Says that a module's call ends, by an exception too."""
+
+    def __init__(self, passes: Passes) -> None:
+        self.passes = passes
+
+    def __call__(self, module: Module, args: Any, output: Any) -> None:
+        """The forward hook."""
+        if torch.compiler.is_compiling():
+            if self.passes.depth > 0:
+                self.passes.depth -= 1
+            return
+        self.passes.leave(module, sys._getframe(1))
+
+    def __deepcopy__(self, memo: dict) -> "_Gone":
+        return _Gone()
+
+    def __reduce__(self) -> tuple:
+        return _inert()
+
+
+def _call(frame: Any) -> Any:
+    """The frame of the module's call that a hook's caller belongs to."""
+    while frame.f_code.co_name == "inner":  # of torch.nn.Module._call_impl
+        frame = frame.f_back
+    return frame
+
+
+class _Gone:
+    """What a copied module has of a hook: it takes itself away when it is called."""
+
+    def __call__(self, module: Module, *args: Any) -> None:
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key in [key for key, hook in hooks.items() if hook is self]:
+                del hooks[key]
+                module._forward_hooks_always_called.pop(key, None)
+
+
+def _inert() -> tuple:
+    """A pickled hook: something of Python's own that takes anything and does nothing."""
+    return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def install(module: Module, passes: Passes, seats: dict[str, Seat]) -> list[Callable[[], None]]:
+    """Stand behind a module; returns what undoes it."""
+    operator()  # before anything is traced
+    slots = Slots(module._parameters)
+    slots.passes, slots.module, slots.seats = passes, weakref.ref(module), seats
+    module.__dict__["_parameters"] = slots
+    # Appended, never prepended: FSDP2 must have gathered its weights before a pass is open.
+    entering = module.register_forward_pre_hook(Enter(passes))
+    leaving = module.register_forward_hook(Leave(passes), always_call=True)
+    ref = weakref.ref(module)
+
+    def undo() -> None:
+        entering.remove()
+        leaving.remove()
+        found = ref()
+        if found is not None and isinstance(found._parameters, Slots):
+            found.__dict__["_parameters"] = dict(found._parameters.items())
+
+    return [undo]
+
+
+def slots_of(module: Module) -> Slots | None:
+    """What stands behind a module, if anything does."""
+    found = module.__dict__.get("_parameters")
+    return found if isinstance(found, Slots) else None

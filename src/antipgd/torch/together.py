@@ -1,0 +1,56 @@
+"""Several optimizers as one list of param groups.
+
+Keeps none of them alive. Knows optimizers, not noise.
+"""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from torch.optim import Optimizer
+
+
+class Grouped(Protocol):
+    """What has param groups: an optimizer, or several together."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The param groups, one after the other."""
+
+
+class Together:
+    """Optimizers whose param groups are numbered through."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._each = [weakref.ref(optimizer) for optimizer in optimizers]
+
+    @property
+    def are_gone(self) -> bool:
+        """Whether one of them was deleted."""
+        return any(ref() is None for ref in self._each)
+
+    @property
+    def each(self) -> list[Optimizer]:
+        """The optimizers, in the order given."""
+        found = [optimizer for ref in self._each if (optimizer := ref()) is not None]
+        if len(found) < len(self._each):
+            raise ReferenceError("the optimizer of this noise is gone")
+        return found
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The param groups of all, one after the other."""
+        return [group for optimizer in self.each for group in optimizer.param_groups]
+
+    def owner(self, index: int) -> Optimizer:
+        """The optimizer that has the group of this number."""
+        return next(o for o in self.each if index in self.span(o))
+
+    def span(self, optimizer: Optimizer) -> range:
+        """The numbers of an optimizer's groups."""
+        first = 0
+        for other in self.each:
+            if other is optimizer:
+                break
+            first += len(other.param_groups)
+        return range(first, first + len(optimizer.param_groups))
