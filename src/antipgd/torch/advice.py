@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from antipgd.torch.clock import why_unknown
+from antipgd.torch.clock import whys_unknown
 from antipgd.torch.members import Member, rms
 from antipgd.torch.together import Together
 
@@ -63,7 +63,6 @@ def described(
 ) -> str:
     """Every tensor with the σ of its next draw, what takes none, and what is unknown."""
     frozen = [member.name for member in members if member.frozen]
-    groups = range(len(optimizers.param_groups))
     lines = [
         title,
         *(
@@ -73,7 +72,7 @@ def described(
         ),
         f"  excluded: {', '.join(left_out) or 'none'}",
         *([f"  frozen: {', '.join(frozen)}"] if frozen else []),
-        *(f"  clock unknown: {why}" for i in groups if (why := why_unknown(optimizers, i))),
+        *(f"  clock unknown: {why}" for why in whys_unknown(optimizers)),
         "  0 bytes per parameter",
     ]
     return "\n".join(lines)

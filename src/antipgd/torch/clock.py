@@ -6,8 +6,10 @@
 import math
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from antipgd.torch.members import Member
 from antipgd.torch.together import Together
@@ -24,7 +26,8 @@ ADAPTIVE = (
 def progress(optimizers: Together, members: Sequence[Member], sigmas: Sequence[float]) -> float:
     """Mean progress over all elements that take noise, nan where it is unknown."""
     total = elements = 0.0
-    of_group = cache(partial(_of_group, optimizers))  # most tensors of a group have one σ
+    groups = list(zip(optimizers.owners, optimizers.param_groups, strict=True))
+    of_group = cache(partial(_of_group, groups))  # most tensors of a group have one σ
     for member, sigma in zip(members, sigmas, strict=True):
         if member.parameter.requires_grad:
             size = member.parameter.numel()
@@ -33,25 +36,34 @@ def progress(optimizers: Together, members: Sequence[Member], sigmas: Sequence[f
     return total / elements if elements else 0.0
 
 
-def _of_group(optimizers: Together, index: int, sigma: float) -> float:
-    if why_unknown(optimizers, index):
+Owned = tuple[Optimizer, dict[str, Any]]  # a param group and whose it is
+
+
+def _of_group(groups: Sequence[Owned], index: int, sigma: float) -> float:
+    optimizer, group = groups[index]
+    if _why_unknown(index, optimizer, group):
         return math.nan
-    group = optimizers.param_groups[index]
     rate = abs(float(group["lr"]))
-    if isinstance(optimizers.owner(index), ADAPTIVE) or "betas" in group:
+    if isinstance(optimizer, ADAPTIVE) or "betas" in group:
         return rate * sigma
     return rate * sigma * sigma / (1 - float(group.get("momentum") or 0))
 
 
-def why_unknown(optimizers: Together, index: int) -> str:
+def whys_unknown(optimizers: Together) -> list[str]:
+    """Why param groups have no clock, a reason for each that has none."""
+    groups = zip(optimizers.owners, optimizers.param_groups, strict=True)
+    whys = [_why_unknown(i, optimizer, group) for i, (optimizer, group) in enumerate(groups)]
+    return [why for why in whys if why]
+
+
+def _why_unknown(index: int, optimizer: Optimizer, group: dict[str, Any]) -> str:
     """Why a param group has no clock, "" where it has one.
 
     With momentum 1 or more the velocity never decays: one draw's push would count for ever.
     """
-    group = optimizers.param_groups[index]
     if group.get("lr") is None:
         return f"param group {index} has no lr"
-    adaptive = isinstance(optimizers.owner(index), ADAPTIVE) or "betas" in group
+    adaptive = isinstance(optimizer, ADAPTIVE) or "betas" in group
     momentum = float(group.get("momentum") or 0)
     if not adaptive and not momentum < 1:
         return f"param group {index} has momentum {momentum:g}"

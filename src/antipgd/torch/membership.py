@@ -7,6 +7,7 @@ unfrozen.
 """
 
 import math
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
@@ -37,6 +38,8 @@ from antipgd.torch.together import Grouped
 class Membership:
     """The members of one optimizer, and what adds to them."""
 
+    _model: Callable[[], torch.nn.Module | None]
+
     def __init__(
         self,
         optimizer: Grouped,
@@ -49,7 +52,8 @@ class Membership:
         frozen: Exclude = None,
         check: Callable[[str, Tensor], None] = check_parameter,
     ) -> None:
-        self._model, self._rules = model, as_rules(exclude)
+        self._model = (lambda: None) if model is None else weakref.ref(model)
+        self._rules = as_rules(exclude)
         self._frozen, self._check = as_rules(frozen), check
         self._law, self._taps, self._namespace, self._relative = law, taps, namespace, relative
         self._names: dict[int, str] = {}
@@ -63,10 +67,9 @@ class Membership:
     def _found(self, optimizer: Grouped, names: Mapping[int, str]) -> list[Member]:
         """All members: the optimizer's own, and those that take noise though they are frozen."""
         members = find_members(optimizer, names, self._rules, self._taps, self._check)
-        if self._frozen and self._model is not None:
-            members = with_frozen(
-                members, self._model, self._frozen, self._taps, optimizer, self._check
-            )
+        model = self._model()
+        if self._frozen and model is not None:
+            members = with_frozen(members, model, self._frozen, self._taps, optimizer, self._check)
         return members
 
     @property
@@ -81,7 +84,7 @@ class Membership:
         So a position may be the name of a tensor that once stood there: then the next free one is.
         """
         listed = [id(parameter) for parameter in _parameters(optimizer)]
-        names = [name for row in group_names(optimizer, self._model) for name in row]
+        names = [name for row in group_names(optimizer, self._model()) for name in row]
         taken = {self._names[key] for key in listed if key in self._names}
         found = {}
         for key, name in zip(listed, names, strict=True):

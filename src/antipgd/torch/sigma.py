@@ -23,10 +23,11 @@ def next_sigmas(
     taps: Taps,
 ) -> list[float]:
     """σ of each member's draw at `step`; 0 while it is frozen."""
+    groups = optimizer.param_groups
 
     @cache  # asks once for the tensors of a group, of which there may be a thousand
     def unscaled(index: int, first_lr: float | None, even_frozen: bool) -> float:
-        group = optimizer.param_groups[index]
+        group = groups[index]
         if isinstance(schedule, str):
             times = _relative_rate(first_lr, group)
         else:

@@ -42,9 +42,10 @@ class Together:
         """The param groups of all, one after the other."""
         return [group for optimizer in self.each for group in optimizer.param_groups]
 
-    def owner(self, index: int) -> Optimizer:
-        """The optimizer that has the group of this number."""
-        return next(o for o in self.each if index in self.span(o))
+    @property
+    def owners(self) -> list[Optimizer]:
+        """Whose each param group is."""
+        return [optimizer for optimizer in self.each for _ in optimizer.param_groups]
 
     def span(self, optimizer: Optimizer) -> range:
         """The numbers of an optimizer's groups."""

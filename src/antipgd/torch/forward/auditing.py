@@ -1,7 +1,7 @@
 """Whether every weight was read through us: a parameter's gradient must be what came through w.
 
 A weight that a pass reads past us (from a list of its own, through named_parameters()) is z there,
-silently. Each parameter is looked at in the first backward pass that gives it a gradient.
+silently. Each parameter is looked at until the first step that it has a gradient for.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,6 +21,7 @@ class Audit:
     def __init__(self) -> None:
         self._came: dict[str, tuple[Tensor, float]] = {}
         self._removers: dict[str, list[Callable[[], None]]] = {}
+        self._seen: set[str] = set()
         self.raw: dict[str, float] = {}
         """By name, the share of a gradient that did not come through w."""
 
@@ -44,7 +45,9 @@ class Audit:
         arrived.__torch_unserializable__ = True  # type: ignore[attr-defined]
         hook = parameter.register_hook(arrived)
         hooks: Any = parameter._backward_hooks
-        hooks.move_to_end(hook.id, last=False)
+        others = [(key, other) for key, other in hooks.items() if key != hook.id]
+        hooks.clear()  # autograd goes by the order in which they were put in
+        hooks.update([(hook.id, arrived), *others])
         self._removers[name].append(hook.remove)
 
     def watch_formed(self, name: str, w: Tensor) -> None:
@@ -67,10 +70,9 @@ class Audit:
         if total.shape == part.shape:  # a distributed gradient may lie otherwise
             off = _norm(total.to_dense() - part.to_dense() if part.is_sparse else total - part)
             allowed = ROUNDINGS * torch.finfo(part.dtype).eps * max(size, _norm(part))
-            if off > allowed:  # to be seen again: it stays wrong until it is read through us
+            if off > allowed:
                 self.raw[name] = off / max(_norm(part), off)
-                return
-        self._forget(name)
+        self._seen.add(name)
 
     def _forget(self, name: str) -> None:
         for remove in self._removers.pop(name, []):
@@ -85,10 +87,17 @@ class Audit:
         for name in list(self._removers):
             self._forget(name)
         self._came.clear()
+        self._seen.clear()
         self.raw.clear()
 
     def check(self) -> None:
-        """Refuse, by name, weights that were read past us."""
+        """Refuse, by name, weights that were read past us; have done with all that were not.
+
+        Those stay watched: it does not get right by trying again.
+        """
+        for name in self._seen - set(self.raw):
+            self._forget(name)
+        self._seen.clear()
         if not self.raw:
             return
         found = ", ".join(f"{name!r} ({share:.0%})" for name, share in self.raw.items())

@@ -20,9 +20,9 @@ from antipgd.torch.carrying import carried
 from antipgd.torch.clock import progress
 from antipgd.torch.drawing import name_of_draw
 from antipgd.torch.forward.auditing import Audit
-from antipgd.torch.forward.passes import Passes, Seat
+from antipgd.torch.forward.passes import Passes, Seat, in_backward
 from antipgd.torch.forward.rounding import check_rounding
-from antipgd.torch.forward.slots import install, slots_of
+from antipgd.torch.forward.slots import Slots, install, slots_of
 from antipgd.torch.handle import Noise, Settings
 from antipgd.torch.members import Member
 from antipgd.torch.membership import Membership
@@ -54,6 +54,9 @@ class InPasses(Noise):
         self._stepped: set[int] = set()  # optimizers that made a step since the draw
         self._loaded: dict[int, int] = {}  # the steps of what was loaded since the last step
         self._waits = False  # for the end of a backward pass in which a step was made
+        self._planned: list[float] = []  # σ of the draw that a step under way leads to
+        self._places: list[tuple[Slots, str, Seat]] = []
+        passes.on_begin = self._follow_moved
 
     # Setting up
 
@@ -89,20 +92,42 @@ class InPasses(Noise):
             Seat(m.name, m.parameter, self._keys(m), row, id(m.parameter) in gathered)
             for row, m in enumerate(self.members)
         ]
-        by_parameter = {id(seat.parameter): seat for seat in self._seats}
-        for module in model.modules():
-            named = dict(module._parameters.items())
-            seats = {k: by_parameter[id(p)] for k, p in named.items() if id(p) in by_parameter}
-            slots = slots_of(module)
-            if slots is None or slots.passes is not self._passes:
-                [self._undo[id(module)]] = install(module, self._passes, seats)
-            else:
-                slots.seats = seats
+        self._stand_behind(model)
         if self._audits:
             if self._passes.audit is None:
                 self._passes.audit = Audit()
             self._passes.audit.watch((seat.name, seat.parameter) for seat in self._seats)
         self._set_draws()
+
+    def _stand_behind(self, model: Module) -> None:
+        """Give seats where the parameters are read; a slot keeps its own while it is not known.
+
+        functional_call puts other tensors there, FSDP2 gathered ones.
+        """
+        by_parameter = {id(seat.parameter): seat for seat in self._seats}
+        by_name = {seat.name: seat for seat in self._seats}
+        self._places = []
+        for module in model.modules():
+            slots = slots_of(module)
+            if slots is None or slots.passes is not self._passes:
+                slots, self._undo[id(module)] = install(module, self._passes)
+            before, slots.seats = slots.seats, {}
+            for name, parameter in slots.items():
+                seat = by_parameter.get(id(parameter))
+                if seat is None and name in before:
+                    seat = by_name.get(before[name].name)
+                if seat is not None:
+                    slots.seats[name] = seat
+                    self._places.append((slots, name, seat))
+
+    def _follow_moved(self) -> None:
+        """A parameter that stands elsewhere than before (under a parametrization) is followed."""
+        for slots, name, seat in self._places:
+            if not seat.gathered and slots.get(name) is not seat.parameter:
+                model = self.model
+                if model is not None:
+                    self._stand_behind(model)
+                return
 
     def _keys(self, member: Member) -> Callable[[int], int]:
         prefix = f"{self.namespace}/" if self.namespace else ""
@@ -149,6 +174,8 @@ class InPasses(Noise):
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Find all that could go wrong before the optimizer moves the weights."""
+        if self._waits and in_backward():
+            return  # one of many steps in this backward pass, of which the first has looked
         if not is_inner_step(optimizer):
             self._passes.settle()
         if self._passes.audit is not None:
@@ -158,7 +185,7 @@ class InPasses(Noise):
             return
         refuse_capture()
         self._look_again()
-        self._next_sigmas(self.members)  # refused now rather than after the step
+        self._planned = self._next_sigmas(self.members)
 
     def _check_loaded(self) -> None:
         steps = set(self._loaded.values())
@@ -179,7 +206,7 @@ class InPasses(Noise):
         """Count the step, once for several optimizers that step one after the other."""
         if self.paused or rests(optimizer) or is_inner_step(optimizer) or was_skipped(optimizer):
             return
-        if torch._C._current_graph_task_id() != -1:  # a step inside backward, of one parameter
+        if in_backward():  # a step of one parameter, as soon as its gradient is there
             self._advance_after_backward()
             return
         if self._waits:  # for a backward pass that failed
@@ -204,8 +231,7 @@ class InPasses(Noise):
 
     def _advance(self) -> None:
         """n ← n + 1, and a new draw where the last one was held long enough."""
-        members = self.members
-        sigmas = self._next_sigmas(members)
+        members, sigmas = self.members, self._planned
         if self.step_count % self.drawing.hold == 0:
             for member, sigma in zip(members, sigmas, strict=True):
                 member.sigmas = [sigma, *member.sigmas][: len(self.taps) - 1]

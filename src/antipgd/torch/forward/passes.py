@@ -20,6 +20,7 @@ from antipgd.torch.drawing import Drawing
 from antipgd.torch.forward.auditing import Audit
 from antipgd.torch.forward.forming import Draw, Former, as_draw
 from antipgd.torch.forward.recomputing import Recipes
+from antipgd.torch.forward.rounding import check_read
 
 FAR_ENOUGH = 8  # frames between a module's call and its hook, where a compiler stands between
 
@@ -38,6 +39,7 @@ class Seat:
     facts: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.int64))
 
     def __post_init__(self) -> None:
+        self.dtype = self.parameter.dtype
         key = self.keys(0)
         signed = key - 2**64 if key >= 2**63 else key
         self.facts = torch.tensor([signed, self.row])
@@ -62,6 +64,7 @@ class Passes:
         self.depth = 0
         self.off = 0
         self.seen = False  # whether a training pass began since the last step
+        self.on_begin: Callable[[], None] = lambda: None
         self.refused_when_compiled = ""
         self.newest = torch.zeros((), dtype=torch.int64)
         self.table = torch.zeros(0, 1, dtype=torch.float64)
@@ -150,7 +153,7 @@ class Passes:
                 "ever; call model.eval() before, or trace inside noise.off()"
             )
         self._thread = threading.get_ident()
-        if _in_backward():  # a recomputation, which must repeat the draw of its pass
+        if in_backward():  # a recomputation, which must repeat the draw of its pass
             if self._mixed > 0:
                 raise RuntimeError(
                     "draws='micro-batch' cannot recompute a pass after the next one has begun (a "
@@ -158,6 +161,7 @@ class Passes:
                 )
             return
         self.seen = True
+        self.on_begin()
         if self.audit is not None:
             self.audit.begin_pass()
         if self.drawing.per == "micro-batch":
@@ -218,7 +222,7 @@ class Passes:
         if self.off:
             return z
         if self.depth == 0:
-            if not _in_backward():
+            if not in_backward():
                 return z
         elif self._calls and self._thread != threading.get_ident():
             return z
@@ -234,6 +238,9 @@ class Passes:
         watched = self.audit is not None and self.audit.watches(seat.name)
         if seat.draw.is_nothing and not watched:
             return z
+        if z.dtype is not seat.dtype:  # the model was converted, or FSDP2 gathers another type
+            check_read(seat.name, z, max(map(abs, seat.coefficients), default=0.0))
+            seat.dtype = z.dtype
         if not self._calls:
             return self.former.form(z, seat.draw)
         formed = self._calls[-1].formed
@@ -256,7 +263,8 @@ class Passes:
         self._arrived = True
 
 
-def _in_backward() -> bool:
+def in_backward() -> bool:
+    """Whether autograd runs a backward pass in this thread."""
     return torch._C._current_graph_task_id() != -1
 
 

@@ -68,13 +68,16 @@ def perturb(
     """
     noise, records, error = None, [], None
     try:
+        check_model(model)
         optimizers = check_optimizers(optimizer)
-        check_owned(check_model(model), optimizers)
+        check_owned(model, optimizers)
         settings = checked_settings(
             optimizers, sigma, relative, law, taps, seed, schedule, namespace,
             _checked_drawing(hold, draws, antithetic),
         )  # fmt: skip
         one_of("memory", memory, MEMORY)
+        if not isinstance(audit, bool):
+            raise ValueError(f"audit must be True or False; got {audit!r}")
         _check_taps(settings)
         noise = _made(settings, model, optimizers, exclude, frozen, memory, audit)
         records = noise.checked(saved.own_groups(noise.together))

@@ -17,13 +17,12 @@ _OLD_NORMS = {
 }
 
 
-def check_model(model: object) -> Module:
+def check_model(model: object) -> None:
     """Refuse what is no module, and modules that read their weights where nobody can see it."""
     if not isinstance(model, Module):
         raise TypeError(f"perturb needs a torch.nn.Module; got {type(model).__name__}")
     for name, module in model.named_modules():
         _check_module(name or "the model", module)
-    return model
 
 
 def _check_module(name: str, module: Module) -> None:

@@ -6,6 +6,8 @@ Rounded to nearest, w − z keeps all of ξ down to σ/rms = 2⁻⁷ in bfloat16
 import warnings
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from antipgd.torch.forward.forming import NARROW
 from antipgd.torch.members import Member, rms
 
@@ -13,24 +15,32 @@ WARNED_BELOW = 2**-7
 REFUSED_BELOW = 2**-9
 
 
+def check_read(name: str, z: Tensor, sigma: float) -> None:
+    """As `check_rounding`, for weights whose type has changed since."""
+    _check_all([(name, z, sigma)])
+
+
 def check_rounding(members: Sequence[Member], sigmas: Sequence[float]) -> None:
     """Refuse a σ that the weights' type would round away, warn where it begins to."""
+    pairs = zip(members, sigmas, strict=True)
+    _check_all([(m.name, m.parameter, sigma) for m, sigma in pairs if not m.frozen])
+
+
+def _check_all(read: Sequence[tuple[str, Tensor, float]]) -> None:
     weak = {}
-    for member, sigma in zip(members, sigmas, strict=True):
-        if member.parameter.dtype not in NARROW or sigma == 0 or member.frozen:
+    for name, z, sigma in read:
+        if z.dtype not in NARROW or sigma == 0:
             continue
-        size = rms(member.parameter.detach().float())
-        if not size > 0:
-            continue
-        ratio = sigma / size
+        size = rms(z.detach().float())
+        ratio = sigma / size if size > 0 else 1.0
         if ratio < REFUSED_BELOW:
             raise ValueError(
-                f"sigma {sigma:.3g} is {ratio:.2g} times the root mean square of {member.name!r}, "
-                f"whose type {member.parameter.dtype} would round it away; at least "
-                f"{REFUSED_BELOW * size:.3g} (2^-9 of it), or float32 weights with torch.autocast"
+                f"sigma {sigma:.3g} is {ratio:.2g} times the root mean square of {name!r}, "
+                f"whose type {z.dtype} would round it away; at least {REFUSED_BELOW * size:.3g} "
+                f"(2^-9 of it), or float32 weights with torch.autocast"
             )
         if ratio < WARNED_BELOW:
-            weak[member.name] = ratio
+            weak[name] = ratio
     if weak:
         name = min(weak, key=weak.__getitem__)
         warnings.warn(

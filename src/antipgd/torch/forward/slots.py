@@ -122,11 +122,11 @@ def _inert() -> tuple:
     return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-def install(module: Module, passes: Passes, seats: dict[str, Seat]) -> list[Callable[[], None]]:
-    """Stand behind a module; returns what undoes it."""
+def install(module: Module, passes: Passes) -> tuple[Slots, Callable[[], None]]:
+    """Stand behind a module, with no seats yet; returns also what undoes it."""
     operator()  # before anything is traced
     slots = Slots(module._parameters)
-    slots.passes, slots.module, slots.seats = passes, weakref.ref(module), seats
+    slots.passes, slots.module, slots.seats = passes, weakref.ref(module), {}
     module.__dict__["_parameters"] = slots
     # Appended, never prepended: FSDP2 must have gathered its weights before a pass is open.
     entering = module.register_forward_pre_hook(Enter(passes))
@@ -140,7 +140,7 @@ def install(module: Module, passes: Passes, seats: dict[str, Seat]) -> list[Call
         if found is not None and isinstance(found._parameters, Slots):
             found.__dict__["_parameters"] = dict(found._parameters.items())
 
-    return [undo]
+    return slots, undo
 
 
 def slots_of(module: Module) -> Slots | None:
