@@ -136,11 +136,10 @@ class Template:
     """
 
     def __init__(self, array: NDArray, shard: Shard | None = None) -> None:
-        pieces = pieces_of(array, shard)
-        pieces[:, 0] -= array.ctypes.data
-        self._pieces, self._owners = pieces, np.zeros(len(pieces), np.int64)
+        self._pieces = pieces_of(array, shard)
+        self._pieces[:, 0] -= array.ctypes.data
         self._like = np.empty(0, array.dtype)
-        self._ends = np.cumsum(pieces[:, 1:4].prod(axis=1))
+        self._ends = np.cumsum(self._pieces[:, 1:4].prod(axis=1))
 
     def inject(
         self,
@@ -149,7 +148,6 @@ class Template:
         newest: int,
         coefficients: NDArray[np.float64],
         law: tuple[int, int, *tuple[np.float32, ...]],
-        *,
         threads: int = 1,
     ) -> None:
         """array += Σ_j coefficients[0, j] · ξ_{newest−j} for an array that begins at `address`.
@@ -157,18 +155,16 @@ class Template:
         As the kernels take them, because they are the same for many calls: `key` is one of them,
         `coefficients` a checked row, `law` what `law_arguments` gives.
         """
-        pieces = self._pieces.copy()
-        pieces[:, 0] += address
+        if threads == 1 or len(self._pieces) < 2:
+            kernels.inject_layout(self._pieces, address, key, newest, coefficients, law, self._like)
+            return
 
         def run(share: slice) -> None:
-            kernels.inject_pieces(pieces[share], self._owners[share], key, newest,
-                                  coefficients, law, self._like)  # fmt: skip
+            kernels.inject_layout(
+                self._pieces[share], address, key, newest, coefficients, law, self._like
+            )
 
-        if threads == 1 or len(pieces) == 1:
-            if len(pieces):
-                run(slice(None))
-        else:
-            _on_threads(run, _shares(self._ends, threads), threads)
+        _on_threads(run, _shares(self._ends, threads), threads)
 
 
 def inject(

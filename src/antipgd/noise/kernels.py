@@ -683,6 +683,20 @@ def inject_pieces(pieces, owners, keys, newest, coefficients, law, like):
 
 
 @jit
+def inject_layout(pieces, address, key, newest, coefficients, law, like):
+    """Add the injection of a tensor that begins at `address`, where `pieces` begin at 0."""
+    if not _adds_something(newest, coefficients[0]):
+        return
+    words, newer, older, xi, eps = workspace(like)
+    piece = np.empty(pieces.shape[1], np.int64)
+    for i in range(pieces.shape[0]):
+        piece[:] = pieces[i]
+        piece[_ADDRESS] += address
+        _inject_piece(piece, key[0], newest, coefficients[0],
+                      law, words, newer, older, xi, eps)  # fmt: skip
+
+
+@jit
 def draw_into(out, key, step, start, law):
     """Unit draws of elements start … start + len(out) − 1 at a step ≥ 1, into float32 `out`."""
     words, newer, older, xi, eps = workspace(out)

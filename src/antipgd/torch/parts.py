@@ -5,6 +5,7 @@ and the stream gives that box its own part of the one global draw. DTensor's ran
 are not used: their draws depend on the sharding.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,13 +20,18 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def is_sharded(parameter: Tensor) -> bool:
-    """Whether the parameter is a DTensor (which no process without torch.distributed has)."""
+@cache
+def _sharded_types() -> tuple[type, ...]:
     if not dist.is_available():
-        return False
+        return ()
     from torch.distributed.tensor import DTensor
 
-    return isinstance(parameter, DTensor)
+    return (DTensor,)
+
+
+def is_sharded(parameter: Tensor) -> bool:
+    """Whether the parameter is a DTensor (which no process without torch.distributed has)."""
+    return isinstance(parameter, _sharded_types())
 
 
 def local_part(parameter: Tensor) -> tuple[Tensor, Shard | None]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from antipgd.noise import as_law
-from antipgd.torch.forward.forming import Draw, Former
+from antipgd.torch.forward.forming import Former, as_draw
 
 
 @cache
@@ -18,15 +18,10 @@ def _former(law: str) -> Former:
     return Former(as_law(law))
 
 
-formed: set[int] = set()
-"""The keys of parameters whose w a compiled pass has read."""
-
-
 def _perturbed(z: Tensor, seat: Tensor, newest: Tensor, table: Tensor, law: str) -> Tensor:
     """w of the parameter that `seat` tells: its key, and its row in the table of coefficients."""
     key, row = seat.tolist()
-    formed.add(key % 2**64)
-    draw = Draw(key % 2**64, int(newest), tuple(table[row].tolist()))
+    draw = as_draw(key % 2**64, int(newest), table[row].tolist())
     return _former(law).form(z, draw)
 
 

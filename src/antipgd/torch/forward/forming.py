@@ -7,7 +7,7 @@ bits are made in float32 and rounded to nearest. Knows tensors and draws, not wh
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,25 +22,20 @@ from antipgd.torch.parts import is_sharded, local_part
 
 WIDE = (torch.float32, torch.float64)
 NARROW = (torch.bfloat16, torch.float16)
+MANY = 2**19  # elements from which on several threads are worth their start
 
 
-@dataclass(frozen=True)
-class Draw:
-    """What is added to one parameter in one pass."""
+class Draw(NamedTuple):
+    """What is added to one parameter in one pass, as the compiled kernels take it."""
 
-    key: int
+    key: NDArray[np.uint64]  # one
     newest: int
-    coefficients: tuple[float, ...]
+    coefficients: NDArray[np.float64]  # one row
 
-    @cached_property
-    def is_nothing(self) -> bool:
-        """Whether w is z."""
-        return self.newest < 1 or not any(self.coefficients)
 
-    @cached_property
-    def as_arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """The key and the coefficients as the compiled kernels take them."""
-        return np.array([self.key], np.uint64), np.array([self.coefficients], np.float64)
+def as_draw(key: int, newest: int, coefficients: Sequence[float]) -> Draw:
+    """A draw from plain numbers."""
+    return Draw(np.array([key], np.uint64), newest, np.array([coefficients], np.float64))
 
 
 @dataclass
@@ -61,48 +56,40 @@ class Former:
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return self._form_by_sum(z, draw)
         w = z.clone()
-        if not draw.is_nothing:
-            target, shard = local_part(w) if is_sharded(w) else (w, None)
-            self._write(target.detach(), shard, draw)
-        return w
-
-    def _write(self, w: Tensor, shard: Shard | None, draw: Draw) -> None:
-        """w += the draws, for memory that nobody has read yet."""
-        if w.dtype in WIDE:
-            self.add(w, shard, draw)
+        target, shard = local_part(w) if is_sharded(w) else (w, None)
+        if target.dtype in WIDE:
+            self.add(target, shard, draw)
         else:
-            wide = w.float()
+            target = target.detach()
+            wide = target.float()
             self.add(wide, shard, draw)
-            w.copy_(wide)
+            target.copy_(wide)
+        return w
 
     def _form_by_sum(self, z: Tensor, draw: Draw) -> Tensor:
         """w inside torch.func, whose tensors have no memory of their own: the same bits."""
         wide = torch.float32 if z.dtype in NARROW else z.dtype
         with torch._C._DisableFuncTorch():
             xi = torch.zeros(z.shape, dtype=wide, device=z.device)
-            if not draw.is_nothing:
-                self.add(xi, None, draw)
+            self.add(xi, None, draw)
         return (z.to(wide) + xi).to(z.dtype)
 
     def add(self, tensor: Tensor, shard: Shard | None, draw: Draw) -> None:
-        """tensor += the draws, in place; float32 or float64."""
+        """tensor += the draws, in place, in memory that nobody has read yet; 32 or 64 bits."""
         if tensor.device.type != "cpu" or compiled_targets() is None:
+            tensor = tensor.detach()
             with torch.no_grad():
-                kernel.inject(tensor, draw.key, draw.newest, draw.coefficients, self.law, shard)
+                coefficients = draw.coefficients[0].tolist()
+                kernel.inject(tensor, int(draw.key[0]), draw.newest, coefficients, self.law, shard)
             return
         layout = (tensor.shape, tensor.stride(), tensor.dtype, shard)
         template = self._templates.get(layout)
         if template is None:
             from antipgd.noise.inplace import Template
 
-            template = self._templates[layout] = Template(tensor.numpy(), shard)
-        key, coefficients = draw.as_arrays
+            template = self._templates[layout] = Template(tensor.detach().numpy(), shard)
+        threads = 1 if tensor.numel() < MANY else torch.get_num_threads()
         template.inject(
-            tensor.data_ptr(), key, draw.newest, coefficients, self._law_arguments,
-            threads=torch.get_num_threads(),
+            tensor.data_ptr(), draw.key, draw.newest, draw.coefficients, self._law_arguments,
+            threads,
         )  # fmt: skip
-
-
-def as_draw(key: int, newest: int, coefficients: Sequence[float], sign: float = 1.0) -> Draw:
-    """A draw with its sign in the coefficients."""
-    return Draw(key, newest, tuple(sign * c for c in coefficients))

@@ -143,12 +143,11 @@ class InPasses(Noise):
 
     def _set_draws(self) -> None:
         """Let the passes to come read what the members carry now."""
-        newest = 0
-        rows = carried(self.members, self.taps)
-        for seat, row in zip(self._seats, rows, strict=True):
+        newest, rows = 0, []
+        for row in carried(self.members, self.taps):
             newest, coefficients = self.drawing.terms(self.step_count, row)
-            seat.coefficients = tuple(coefficients)
-        self._passes.set_draws(self._seats, newest)
+            rows.append(coefficients)
+        self._passes.set_draws(self._seats, newest, rows)
 
     # Saving and loading
 
@@ -265,8 +264,7 @@ class InPasses(Noise):
         wide = torch.float64 if parameter.dtype == torch.float64 else torch.float32
         total = torch.zeros_like(parameter.detach(), dtype=wide)
         target, shard = local_part(total)
-        if not seats[0].draw.is_nothing:
-            self._passes.former.add(target, shard, seats[0].draw)
+        self._passes.former.add(target, shard, self._passes.draw_of(seats[0]))
         return total
 
     @contextmanager

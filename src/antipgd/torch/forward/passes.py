@@ -6,11 +6,11 @@ modules and their calls, not optimizers.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module, RNNBase
@@ -18,42 +18,47 @@ from torch.nn import Module, RNNBase
 from antipgd.noise import Law
 from antipgd.torch.drawing import Drawing
 from antipgd.torch.forward.auditing import Audit
-from antipgd.torch.forward.forming import Draw, Former, as_draw
+from antipgd.torch.forward.forming import Draw, Former
 from antipgd.torch.forward.recomputing import Recipes
 from antipgd.torch.forward.rounding import check_read
 
 FAR_ENOUGH = 8  # frames between a module's call and its hook, where a compiler stands between
 
 
-@dataclass(eq=False)
 class Seat:
     """One parameter that takes noise, wherever in the model it is read."""
 
-    name: str
-    parameter: Tensor
-    keys: Callable[[int], int]  # of a step's draw of some number
-    row: int
-    gathered: bool = False  # FSDP2 gives passes another tensor to read; this one is its shard
-    coefficients: tuple[float, ...] = ()
-    draw: Draw = field(default_factory=lambda: Draw(0, 0, ()))
-    facts: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.int64))
+    __slots__ = (
+        "coefficients", "dtype", "facts", "gathered", "key", "keys", "name", "parameter", "still",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        self.dtype = self.parameter.dtype
-        key = self.keys(0)
-        signed = key - 2**64 if key >= 2**63 else key
-        self.facts = torch.tensor([signed, self.row])
+    def __init__(
+        self,
+        name: str,
+        parameter: Tensor,
+        keys: Callable[[int], int],
+        row: int,
+        gathered: bool = False,
+    ) -> None:
+        """`keys` are those of a step's draws; `gathered`: FSDP2 lets passes read another tensor."""
+        self.name, self.parameter, self.dtype = name, parameter, parameter.dtype
+        self.keys, self.gathered = keys, gathered
+        self.key = np.array([keys(0)], np.uint64)
+        self.coefficients = np.zeros((1, 1))
+        self.still = True  # it carries no draw
+        self.facts = torch.from_numpy(np.array([self.key[0], row], np.uint64).view(np.int64))
 
 
-@dataclass(eq=False)
 class Call:
     """A module's call that is under way."""
 
-    frame: Any
-    module: Module
-    formed: dict[tuple[int, bool], tuple[Tensor, Tensor, int]] = field(default_factory=dict)
-    flat_weights: list[Tensor] | None = None
-    recipes: AbstractContextManager | None = None
+    __slots__ = ("flat_weights", "formed", "frame", "module", "recipes")
+
+    def __init__(self, frame: Any, module: Module) -> None:
+        self.frame, self.module = frame, module
+        self.formed: dict[tuple[int, bool], tuple[Tensor, Tensor, int]] = {}
+        self.flat_weights: list[Tensor] | None = None
+        self.recipes: AbstractContextManager | None = None
 
 
 class Passes:
@@ -71,6 +76,9 @@ class Passes:
         self.audit: Audit | None = None
         self.number = number  # of the micro-batch in its step, or of the rank
         self._first_number = number
+        self._newest = 0
+        self._seats: list[Seat] = []
+        self._rows: list[list[float]] = []
         self._arrived = False  # whether a gradient came since the pass began
         self._began = self._mixed = 0
         self._thread = 0
@@ -85,27 +93,31 @@ class Passes:
 
     # Which draw
 
-    def set_draws(self, seats: Sequence[Seat], newest: int) -> None:
-        """Take these seats' coefficients for the passes to come: a step was made."""
-        self.number = self._first_number
+    def set_draws(self, seats: list[Seat], newest: int, rows: list[list[float]]) -> None:
+        """Take these coefficients for the passes to come: a step was made."""
         self._arrived, self._began, self._mixed = False, 0, 0
         self.newest.fill_(newest)
-        width = max((len(seat.coefficients) for seat in seats), default=1)
-        if self.table.shape != (len(seats), width):
-            self.table = torch.zeros(len(seats), width, dtype=torch.float64)
-        if seats:
-            sign = self.drawing.of_pass(self.number)[1]
-            self.table.copy_(
-                torch.tensor([seat.coefficients for seat in seats], dtype=torch.float64) * sign
-            )
-        self._number_changed(seats)
+        self._newest = newest
+        same = seats is self._seats and rows == self._rows
+        if not same or self.number != self._first_number:
+            self.number = self._first_number
+            self._seats, self._rows = seats, rows
+            self._take_rows()
 
-    def _number_changed(self, seats: Sequence[Seat]) -> None:
-        self._seats = list(seats)
+    def _take_rows(self) -> None:
+        """Give each seat its coefficients and the key of the draw that this pass takes."""
         which, sign = self.drawing.of_pass(self.number)
-        newest = int(self.newest)
-        for seat in seats:
-            seat.draw = as_draw(seat.keys(which), newest, seat.coefficients, sign)
+        table = sign * np.array(self._rows, np.float64).reshape(len(self._seats), -1)
+        if self.table.shape == table.shape:
+            self.table.copy_(torch.from_numpy(table))
+        else:
+            self.table = torch.from_numpy(table.copy())
+        takes = table.any(axis=1).tolist()
+        for i, seat in enumerate(self._seats):
+            seat.coefficients = table[i : i + 1]
+            seat.still = not takes[i]
+            if self.drawing.per != "step":
+                seat.key = np.array([seat.keys(which)], np.uint64)
 
     def _next_micro_batch(self) -> None:
         """Another draw, if a gradient has come since the last pass began."""
@@ -113,7 +125,7 @@ class Passes:
             self.number += 1
             self._mixed = self._began - 1  # passes whose gradient has not come yet
             self._arrived, self._began = False, 0
-            self._number_changed(self._seats)
+            self._take_rows()
         self._began += 1
 
     # Opening and closing
@@ -236,21 +248,22 @@ class Passes:
 
     def _formed(self, seat: Seat, z: Tensor) -> Tensor:
         watched = self.audit is not None and self.audit.watches(seat.name)
-        if seat.draw.is_nothing and not watched:
+        if seat.still and not watched:
             return z
         if z.dtype is not seat.dtype:  # the model was converted, or FSDP2 gathers another type
-            check_read(seat.name, z, max(map(abs, seat.coefficients), default=0.0))
+            check_read(seat.name, z, float(np.abs(seat.coefficients).max()))
             seat.dtype = z.dtype
+        draw = self.draw_of(seat)
         if not self._calls:
-            return self.former.form(z, seat.draw)
+            return self.former.form(z, draw)
         formed = self._calls[-1].formed
         key = (id(z), torch.is_grad_enabled())
         if key in formed:
             return formed[key][1]
-        w = self.former.form(z, seat.draw)
+        w = self.former.form(z, draw)
         formed[key] = z, w, w._version
         if self._recipes is not None:
-            self._recipes.remember(z, w, seat.name, seat.draw)
+            self._recipes.remember(z, w, seat.name, draw)
         if self.drawing.per == "micro-batch" and w.requires_grad:
             w.register_hook(self._gradient_came)
         if watched and self.audit is not None:
@@ -258,6 +271,10 @@ class Passes:
                 self.audit.watch_leaf(seat.name, z)
             self.audit.watch_formed(seat.name, w)
         return w
+
+    def draw_of(self, seat: Seat) -> Draw:
+        """What the passes to come add to a parameter."""
+        return Draw(seat.key, self._newest, seat.coefficients)
 
     def _gradient_came(self, gradient: Tensor) -> None:
         self._arrived = True
