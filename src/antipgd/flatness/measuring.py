@@ -5,7 +5,7 @@ the modes of all modules, the statistics that were estimated. Knows nothing of w
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from antipgd.flatness.inputs import Parameters, named_tensors
 from antipgd.flatness.objective import MEMORY, Loss, Objective
 from antipgd.flatness.state import undisturbed
 from antipgd.flatness.unchanged import Unchanged
+from antipgd.torch.handle import without_noise_in_passes
 from antipgd.torch.recalibration import averaging
 
 BATCH_NORMS = ("eval", "train", "estimated")
@@ -115,11 +116,15 @@ class Setting:
             self._keep(called, batch_norm == "estimated")
         self._unchanged = Unchanged(self._module, self._named, self._called)
 
-    def _undisturbed(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _undisturbed(self) -> Generator[Any]:
+        """Everything is put back at the end; inside, `perturb` adds nothing to the weights."""
         tensors = list(self._named.values())
-        return undisturbed(
+        alone = undisturbed(
             self._module, tensors, self._float64, self._generators, called=self._called
         )
+        with without_noise_in_passes(tensors), alone as called:
+            yield called
 
     def _check(self, called: Iterable[nn.Module], batch_norm: str | None) -> None:
         if self._module is not None:

@@ -102,7 +102,7 @@ class Monitor:
         self._named = named_tensors(self.params)
         self._warned: set[type[Warning]] = set()
         self._counted = self.noise.step_count
-        hook = self.noise.optimizer.register_step_post_hook(self._after_step)
+        hook = self.noise.optimizers[-1].register_step_post_hook(self._after_step)
         self._remove = hook.remove
 
     def __repr__(self) -> str:

@@ -8,8 +8,8 @@ two forms below this, `in_weights` and `forward`.
 import logging
 import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,6 +39,17 @@ def attached_noises() -> list[tuple["Noise", list[Optimizer]]]:
     """All noise of this process whose optimizers are still there, and stay while this is held."""
     found = [(noise, noise.together) for noise in _live if noise.attached]
     return [(noise, together.each) for noise, together in found if not together.are_gone]
+
+
+@contextmanager
+def without_noise_in_passes(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """A block in which models that have any of these parameters read them as they are."""
+    given = {id(tensor) for tensor in tensors}
+    with ExitStack() as stack:
+        for noise, _ in attached_noises():
+            if noise.form == "forward" and any(id(m.parameter) in given for m in noise.members):
+                stack.enter_context(noise.off())
+        yield
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class Passes:
             self.table.copy_(torch.from_numpy(table))
         else:
             self.table = torch.from_numpy(table.copy())
-        takes = table.any(axis=1).tolist()
+        takes = [any(row) for row in self._rows]
         for i, seat in enumerate(self._seats):
             seat.coefficients = table[i : i + 1]
             seat.still = not takes[i]

@@ -1,0 +1,54 @@
+"""Flatness of a perturbed model is that of its clean weights, whatever mode it is in."""
+
+import pytest
+import torch
+from torch import nn
+
+from antipgd.flatness import hessian_trace, monitor
+from antipgd.torch import attach, perturb
+
+
+def trained(how, steps=6):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)
+    if how == "perturb":
+        noise = perturb(model, optimizer, 0.05, seed=3)
+    else:
+        noise = attach(optimizer, 0.05, seed=3, model=model)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(16, 4, generator=generator, dtype=torch.float64)
+    batches = [(x, x[:, :1].sin())]
+
+    def loss(batch):
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    readings = []
+    watch = monitor(noise, loss, model, batches, every=2, callback=readings.append)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss(batches[0]).backward()
+        optimizer.step()
+    watch.stop()
+    return model, noise, loss, batches, readings
+
+
+def test_readings_are_those_of_the_other_form():
+    *_, mine = trained("perturb")
+    *_, theirs = trained("attach")
+    assert len(mine) == 3
+    for a, b in zip(mine, theirs, strict=True):
+        for name, value in b.metrics().items():
+            assert a.metrics()[name] == pytest.approx(value, rel=1e-9), name
+
+
+def test_a_trace_is_that_of_the_clean_weights():
+    model, noise, loss, batches, _ = trained("perturb")
+    assert noise.injected(model[0].weight).any()
+    model.train()
+    noisy = loss(batches[0])
+    in_training = hessian_trace(loss, model, batches, method="exact")
+    assert torch.equal(loss(batches[0]), noisy)  # the noise is back
+    noise.stop()
+    assert in_training.mean == hessian_trace(loss, model, batches, method="exact").mean
+    assert not torch.equal(loss(batches[0]), noisy)
