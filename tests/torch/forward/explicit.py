@@ -39,12 +39,21 @@ def noisy(z, name, newest, sigmas, **options):
     return (z.detach().to(wide) + torch.from_numpy(added)).to(z.dtype)
 
 
+def copied(model):
+    """A deepcopy; what hooks have left on modules (pruning does) is none of its business."""
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                vars(module)[name] = value.detach()
+    return copy.deepcopy(model)
+
+
 class Explicit:
     """A twin of a model and of its optimizer in the z-form."""
 
     def __init__(self, model, make_optimizer, sigma, *, schedule=None, hold=1, **options):
-        self.clean = copy.deepcopy(model)  # its parameters are z
-        self.carrier = copy.deepcopy(model)  # its parameters are w
+        self.clean = copied(model)  # its parameters are z
+        self.carrier = copied(model)  # its parameters are w
         self.optimizer = make_optimizer(self.clean)
         self.sigma = (lambda step: sigma * schedule(step)) if schedule else (lambda step: sigma)
         self.hold, self.options = hold, options
@@ -82,7 +91,7 @@ class Explicit:
     @torch.no_grad()
     def at_z(self):
         """A plain copy that holds z and the buffers of the noisy passes."""
-        model = copy.deepcopy(self.carrier)
+        model = copied(self.carrier)
         zs = dict(self.clean.named_parameters())
         for name, parameter in model.named_parameters():
             parameter.copy_(zs[name])

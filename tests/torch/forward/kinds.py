@@ -1,9 +1,9 @@
 """Kinds of module, each with an input: what test_modules.py and test_recompute.py go through."""
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.functional import linear
+from torch.nn.utils import parametrizations, prune
 from torch.nn.utils.parametrize import register_parametrization
 from torch.utils.checkpoint import checkpoint
 
@@ -171,7 +171,7 @@ def transformer():
 
 @kind(numbers(3, 6, 4))
 def rnn():
-    return nn.RNN(4, 5, nonlinearity="relu", batch_first=True)
+    return nn.RNN(4, 5, batch_first=True)
 
 
 @kind(numbers(3, 6, 4))
@@ -226,15 +226,15 @@ class LowRank(nn.Module):
 
 @kind(numbers(5, 6))
 def low_rank_parametrization():
-    linear = nn.Linear(6, 4)
-    register_parametrization(linear, "weight", LowRank())
-    return linear
+    model = nn.Linear(6, 4)
+    register_parametrization(model, "weight", LowRank())
+    return model
 
 
 @kind(numbers(5, 6))
 def pruned():
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
-    nn.utils.prune.l1_unstructured(model[0], "weight", 0.4)
+    prune.l1_unstructured(model[0], "weight", 0.4)
     return model
 
 
@@ -260,7 +260,7 @@ def tied_by_two_modules():
 @kind(indices(4, 6))
 def tied_by_function():
     return Reads(
-        lambda self, i: F.linear(self.mid(self.e(i)), self.e.weight),
+        lambda self, i: linear(self.mid(self.e(i)), self.e.weight),
         e=nn.Embedding(11, 6), mid=nn.Linear(6, 6),
     )  # fmt: skip
 
@@ -350,9 +350,3 @@ def checkpoint_of_a_function():
 @kind(numbers(5, 6))
 def reentrant_checkpoint_of_a_function():
     return around(True)
-
-
-@kind(numbers(5, 6))
-def frozen_part():
-    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
-    return model

@@ -58,7 +58,7 @@ class Former:
 
     def form(self, z: Tensor, draw: Draw) -> Tensor:
         """w, through which gradients reach z unchanged."""
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if in_functorch():
             return self._form_by_sum(z, draw)
         w = z.clone()
         if not draw.is_nothing:
@@ -101,6 +101,11 @@ class Former:
             tensor.data_ptr(), key, draw.newest, coefficients, self._law_arguments,
             threads=torch.get_num_threads(),
         )  # fmt: skip
+
+
+def in_functorch() -> bool:
+    """Whether a transformation of torch.func is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def as_draw(key: int, newest: int, coefficients: Sequence[float], sign: float = 1.0) -> Draw:

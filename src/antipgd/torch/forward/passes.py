@@ -6,6 +6,7 @@ modules and their calls, not optimizers.
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -14,11 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module, RNNBase
+from torch.nn.utils import parametrize
 
 from antipgd.noise import Law
 from antipgd.torch.drawing import Drawing
 from antipgd.torch.forward.auditing import Audit
-from antipgd.torch.forward.forming import Draw, Former, as_draw
+from antipgd.torch.forward.formed import FlatWeights, Formed, check_unchanged
+from antipgd.torch.forward.forming import Draw, Former, as_draw, in_functorch
 from antipgd.torch.forward.recomputing import Recipes
 
 FAR_ENOUGH = 8  # frames between a module's call and its hook, where a compiler stands between
@@ -49,7 +52,7 @@ class Call:
 
     frame: Any
     module: Module
-    formed: dict[tuple[int, bool], tuple[Tensor, Tensor, int]] = field(default_factory=dict)
+    formed: dict[tuple[int, bool], Formed] = field(default_factory=dict)
     flat_weights: list[Tensor] | None = None
     recipes: AbstractContextManager | None = None
 
@@ -62,6 +65,8 @@ class Passes:
         self.depth = 0
         self.off = 0
         self.seen = False  # whether a training pass began since the last step
+        self.noisy = self.clean = False  # whether one with noise did, or one inside off()
+        self.silent: weakref.WeakSet[Module] = weakref.WeakSet()  # whose calls open no pass
         self.refused_when_compiled = ""
         self.newest = torch.zeros((), dtype=torch.int64)
         self.table = torch.zeros(0, 1, dtype=torch.float64)
@@ -86,6 +91,7 @@ class Passes:
         """Take these seats' coefficients for the passes to come: a step was made."""
         self.number = self._first_number
         self._arrived, self._began, self._mixed = False, 0, 0
+        self.noisy = self.clean = False
         self.newest.fill_(newest)
         width = max((len(seat.coefficients) for seat in seats), default=1)
         if self.table.shape != (len(seats), width):
@@ -99,6 +105,8 @@ class Passes:
 
     def _number_changed(self, seats: Sequence[Seat]) -> None:
         self._seats = list(seats)
+        if self.audit is not None:
+            self.audit.know(seats)
         which, sign = self.drawing.of_pass(self.number)
         newest = int(self.newest)
         for seat in seats:
@@ -129,13 +137,15 @@ class Passes:
                 return
             self._begin()
         elif self._calls and self._thread != threading.get_ident():
+            if not module.training:
+                return
             raise RuntimeError(
                 "two threads call the perturbed model at once; give each a copy.deepcopy of it"
             )
         self.depth += 1
         call = Call(frame, module)
         self._calls.append(call)
-        if self.off or not module.training:
+        if self._is_off() or not module.training:
             return
         if isinstance(module, RNNBase):
             self._swap_flat_weights(call)
@@ -158,10 +168,30 @@ class Passes:
                 )
             return
         self.seen = True
+        self.noisy, self.clean = self.noisy or not self.off, self.clean or self.off > 0
+        _forget_parametrized()
         if self.audit is not None:
             self.audit.begin_pass()
         if self.drawing.per == "micro-batch":
             self._next_micro_batch()
+
+    def _is_off(self) -> bool:
+        """Whether what is read now is without noise; in backward, as the pass was."""
+        if not _in_backward():
+            return self.off > 0
+        if self.noisy and self.clean:
+            raise RuntimeError(
+                "activation checkpointing recomputes a pass, and since the last step there were "
+                "passes both with noise and inside noise.off(): which one it was is unknown. "
+                "Call backward() before the next pass is of the other kind, with a step between, "
+                "or do not checkpoint"
+            )
+        if not self.noisy and not self.clean:
+            raise RuntimeError(
+                "activation checkpointing recomputes a pass after a step was made, whose weights "
+                "and draw are gone; call backward() before optimizer.step()"
+            )
+        return self.clean
 
     def leave(self, module: Module, frame: Any) -> None:
         """A module's call ends."""
@@ -173,7 +203,7 @@ class Passes:
 
     def _close(self, index: int) -> None:
         """End the calls from `index` on, the innermost first."""
-        changed = []
+        closed = []
         while len(self._calls) > index:
             call = self._calls.pop()
             self.depth -= 1
@@ -182,13 +212,12 @@ class Passes:
             if call.recipes is not None:
                 call.recipes.__exit__(None, None, None)
             if self._recipes is not None:
-                self._recipes.forget(w for _, w, _ in call.formed.values())
-            changed += [w for _, w, version in call.formed.values() if w._version != version]
-        if changed:
-            raise RuntimeError(
-                f"a weight of shape {tuple(changed[0].shape)} was changed in place in forward(): "
-                f"it is a noisy copy there, so that the change would be lost; change it outside"
-            )
+                self._recipes.forget(one.w for one in call.formed.values())
+            closed.append(call)
+        if index == 0:
+            _forget_parametrized()
+        for call in closed:
+            check_unchanged(call.module, list(call.formed.values()), self.audit, self.former)
 
     def settle(self) -> None:
         """Close what an interrupted pass has left open."""
@@ -209,14 +238,12 @@ class Passes:
         except BaseException:
             call.flat_weights = None
             raise
-        module.__dict__["_flat_weights"] = fresh
+        module.__dict__["_flat_weights"] = FlatWeights(fresh, call.flat_weights)
 
     # Reading
 
     def read(self, module_ref: Callable[[], Module | None], seat: Seat, z: Tensor) -> Tensor:
         """What somebody reads who asks for this parameter now: w inside a pass, else z."""
-        if self.off:
-            return z
         if self.depth == 0:
             if not _in_backward():
                 return z
@@ -228,32 +255,42 @@ class Passes:
         module = module_ref()
         if module is None or not module.training or (seat.gathered and z is seat.parameter):
             return z
-        return self._formed(seat, z)
+        return z if self._is_off() else self._formed(seat, z)
 
     def _formed(self, seat: Seat, z: Tensor) -> Tensor:
         watched = self.audit is not None and self.audit.watches(seat.name)
         if seat.draw.is_nothing and not watched:
             return z
-        if not self._calls:
-            return self.former.form(z, seat.draw)
-        formed = self._calls[-1].formed
+        formed = self._calls[-1].formed if self._calls else {}
         key = (id(z), torch.is_grad_enabled())
         if key in formed:
-            return formed[key][1]
+            return formed[key].w
         w = self.former.form(z, seat.draw)
-        formed[key] = z, w, w._version
-        if self._recipes is not None:
+        formed[key] = Formed.of(seat.name, z, w, seat.draw)
+        if self._recipes is not None and self._calls:
             self._recipes.remember(z, w, seat.name, seat.draw)
         if self.drawing.per == "micro-batch" and w.requires_grad:
             w.register_hook(self._gradient_came)
-        if watched and self.audit is not None:
-            if z is not seat.parameter and z.is_leaf and z.requires_grad:
-                self.audit.watch_leaf(seat.name, z)
-            self.audit.watch_formed(seat.name, w)
+        if watched and self.audit is not None and not in_functorch():
+            self.audit.watch_read(seat.name, seat.parameter, z, w)
         return w
+
+    def source_of(self, tensor: Tensor | None) -> Tensor | None:
+        """z, where somebody puts back as a parameter what he has read as w."""
+        for call in self._calls:
+            for one in call.formed.values():
+                if one.w is tensor:
+                    return one.z
+        return tensor
 
     def _gradient_came(self, gradient: Tensor) -> None:
         self._arrived = True
+
+
+def _forget_parametrized() -> None:
+    """Let nobody inside torch's parametrize.cached() read what is of another pass, or of none."""
+    if parametrize._cache_enabled:
+        parametrize._cache.clear()
 
 
 def _in_backward() -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from antipgd.torch.forward.forming import Draw, Former
+from antipgd.torch.forward.forming import Draw, Former, in_functorch
 from antipgd.torch.parts import is_sharded
 
 
@@ -49,7 +49,7 @@ class Recipes:
                 f"memory='recompute' does not work with tensor-parallel weights ({name!r}); "
                 f"use memory='keep'"
             )
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if in_functorch():
             raise RuntimeError("memory='recompute' does not work in torch.func; use memory='keep'")
         self._live[w.untyped_storage().data_ptr()] = z, w, name, draw
 

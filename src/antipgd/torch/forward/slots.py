@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.utils.parametrize import ParametrizationList
 
 from antipgd.torch.forward.compiled import operator
 from antipgd.torch.forward.passes import Passes, Seat
@@ -36,6 +37,9 @@ class Slots(dict):
         if torch.compiler.is_compiling():
             return _read_compiled(self, seat, z)
         return self.passes.read(self.module, seat, z)
+
+    def __setitem__(self, name: str, value: Tensor | None) -> None:
+        dict.__setitem__(self, name, self.passes.source_of(value))
 
     def __deepcopy__(self, memo: dict) -> dict:
         return {name: copy.deepcopy(z, memo) for name, z in self.items()}
@@ -69,6 +73,10 @@ class Enter:
             if module.training or self.passes.depth > 0:
                 self.passes.depth += 1
                 self.passes.seen = True
+                if self.passes.off > 0:
+                    self.passes.clean = True
+                else:
+                    self.passes.noisy = True
             return
         self.passes.enter(module, _call(sys._getframe(1)))
 
@@ -128,19 +136,28 @@ def install(module: Module, passes: Passes, seats: dict[str, Seat]) -> list[Call
     slots = Slots(module._parameters)
     slots.passes, slots.module, slots.seats = passes, weakref.ref(module), seats
     module.__dict__["_parameters"] = slots
-    # Appended, never prepended: FSDP2 must have gathered its weights before a pass is open.
-    entering = module.register_forward_pre_hook(Enter(passes))
-    leaving = module.register_forward_hook(Leave(passes), always_call=True)
+    if isinstance(
+        module, ParametrizationList
+    ):  # called by who reads a weight, inside passes or not
+        passes.silent.update(module.modules())
+    removers = [] if module in passes.silent else _hooked(module, passes)
     ref = weakref.ref(module)
 
     def undo() -> None:
-        entering.remove()
-        leaving.remove()
+        for remove in removers:
+            remove()
         found = ref()
         if found is not None and isinstance(found._parameters, Slots):
             found.__dict__["_parameters"] = dict(found._parameters.items())
 
     return [undo]
+
+
+def _hooked(module: Module, passes: Passes) -> list[Callable[[], None]]:
+    # Appended, never prepended: FSDP2 must have gathered its weights before a pass is open.
+    entering = module.register_forward_pre_hook(Enter(passes))
+    leaving = module.register_forward_hook(Leave(passes), always_call=True)
+    return [entering.remove, leaving.remove]
 
 
 def slots_of(module: Module) -> Slots | None:
