@@ -25,6 +25,7 @@ from antipgd.torch.forward.forming import Draw, Former, as_draw, in_functorch
 from antipgd.torch.forward.recomputing import Recipes
 
 FAR_ENOUGH = 8  # frames between a module's call and its hook, where a compiler stands between
+_CALL = Module._call_impl.__code__
 
 
 @dataclass(eq=False)
@@ -53,7 +54,7 @@ class Call:
     frame: Any
     module: Module
     formed: dict[tuple[int, bool], Formed] = field(default_factory=dict)
-    flat_weights: list[Tensor] | None = None
+    swapped: dict[str, Any] = field(default_factory=dict)  # attributes as they were
     recipes: AbstractContextManager | None = None
 
 
@@ -154,11 +155,10 @@ class Passes:
 
     def _begin(self) -> None:
         """The outermost call of a pass."""
-        if torch._C._get_tracing_state() is not None and not self.off:
-            raise RuntimeError(
-                "torch.jit.trace of a model in training mode would keep one draw of the noise for "
-                "ever; call model.eval() before, or trace inside noise.off()"
-            )
+        if torch._C._get_tracing_state() is not None:
+            self.refuse_to_be_kept("torch.jit.trace")
+        if torch.compiler.is_exporting():
+            self.refuse_to_be_kept("torch.export")
         self._thread = threading.get_ident()
         if _in_backward():  # a recomputation, which must repeat the draw of its pass
             if self._mixed > 0:
@@ -174,6 +174,14 @@ class Passes:
             self.audit.begin_pass()
         if self.drawing.per == "micro-batch":
             self._next_micro_batch()
+
+    def refuse_to_be_kept(self, by: str) -> None:
+        """Refuse a program that would repeat one draw whenever it runs."""
+        if not self.off:
+            raise RuntimeError(
+                f"{by} of a model in training mode would keep one draw of the noise for ever; "
+                f"call model.eval() before, or do it inside noise.off()"
+            )
 
     def _is_off(self) -> bool:
         """Whether what is read now is without noise; in backward, as the pass was."""
@@ -207,8 +215,7 @@ class Passes:
         while len(self._calls) > index:
             call = self._calls.pop()
             self.depth -= 1
-            if call.flat_weights is not None:
-                call.module.__dict__["_flat_weights"] = call.flat_weights
+            vars(call.module).update(call.swapped)
             if call.recipes is not None:
                 call.recipes.__exit__(None, None, None)
             if self._recipes is not None:
@@ -230,15 +237,15 @@ class Passes:
         return bool(self._calls) and not _is_running(self._calls[0].frame)
 
     def _swap_flat_weights(self, call: Call) -> None:
-        """Recurrent layers read a list of their own."""
+        """Recurrent layers read a list of their own, and make it anew if a weight is not in it."""
         module: Any = call.module
-        call.flat_weights = module._flat_weights
-        try:
-            fresh = [getattr(module, name) for name in module._flat_weights_names]
-        except BaseException:
-            call.flat_weights = None
-            raise
-        module.__dict__["_flat_weights"] = FlatWeights(fresh, call.flat_weights)
+        fresh = [getattr(module, name) for name in module._flat_weights_names]
+        for name, now in (
+            ("_flat_weights", FlatWeights(fresh, module._flat_weights)),
+            ("_flat_weight_refs", [weakref.ref(w) for w in fresh]),
+        ):
+            call.swapped[name] = vars(module)[name]
+            vars(module)[name] = now
 
     # Reading
 
@@ -309,7 +316,7 @@ def _is_within(frame: Any, outer: Any) -> bool:
     for _ in range(FAR_ENOUGH):
         if frame is outer:
             return True
-        if frame is None:
+        if frame is None or frame.f_code is _CALL:  # of another call, inside this one
             return False
         frame = frame.f_back
     return False

@@ -70,6 +70,8 @@ class Enter:
     def __call__(self, module: Module, args: Any) -> None:
         """The forward pre-hook."""
         if torch.compiler.is_compiling():
+            if module.training and torch.compiler.is_exporting():
+                self.passes.refuse_to_be_kept("torch.export")
             if module.training or self.passes.depth > 0:
                 self.passes.depth += 1
                 self.passes.seen = True
