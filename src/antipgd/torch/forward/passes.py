@@ -7,6 +7,7 @@ modules and their calls, not optimizers.
 
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, RNNBase
 from torch.nn.utils import parametrize
+from torch.utils.hooks import RemovableHandle
 
 from antipgd.noise import Law
 from antipgd.torch.drawing import Drawing
@@ -67,6 +69,7 @@ class Passes:
         self.off = 0
         self.seen = False  # whether a training pass began since the last step
         self.noisy = self.clean = False  # whether one with noise did, or one inside off()
+        self.hook_id = RemovableHandle(OrderedDict()).id  # of the hooks around the modules' calls
         self.silent: weakref.WeakSet[Module] = weakref.WeakSet()  # whose calls open no pass
         self.refused_when_compiled = ""
         self.newest = torch.zeros((), dtype=torch.int64)

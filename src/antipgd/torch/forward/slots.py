@@ -142,24 +142,36 @@ def install(module: Module, passes: Passes, seats: dict[str, Seat]) -> list[Call
         module, ParametrizationList
     ):  # called by who reads a weight, inside passes or not
         passes.silent.update(module.modules())
-    removers = [] if module in passes.silent else _hooked(module, passes)
+    if module not in passes.silent:
+        _add_hooks(module, passes)
     ref = weakref.ref(module)
 
     def undo() -> None:
-        for remove in removers:
-            remove()
         found = ref()
-        if found is not None and isinstance(found._parameters, Slots):
-            found.__dict__["_parameters"] = dict(found._parameters.items())
+        if found is not None:
+            _take_hooks(found, passes.hook_id)
+            if isinstance(found._parameters, Slots):
+                found.__dict__["_parameters"] = dict(found._parameters.items())
 
     return [undo]
 
 
-def _hooked(module: Module, passes: Passes) -> list[Callable[[], None]]:
-    # Appended, never prepended: FSDP2 must have gathered its weights before a pass is open.
-    entering = module.register_forward_pre_hook(Enter(passes))
-    leaving = module.register_forward_hook(Leave(passes), always_call=True)
-    return [entering.remove, leaving.remove]
+def _add_hooks(module: Module, passes: Passes) -> None:
+    """Under one number in all modules, so that layers which are alike share compiled code.
+
+    Last, never first: FSDP2 must have gathered its weights before a pass is open.
+    """
+    module._forward_pre_hooks[passes.hook_id] = Enter(passes)
+    module._forward_hooks[passes.hook_id] = Leave(passes)
+    module._forward_hooks_always_called[passes.hook_id] = True
+
+
+def _take_hooks(module: Module, hook_id: int) -> None:
+    hooks: Any = (
+        module._forward_pre_hooks, module._forward_hooks, module._forward_hooks_always_called,
+    )  # fmt: skip
+    for found in hooks:
+        found.pop(hook_id, None)
 
 
 def slots_of(module: Module) -> Slots | None:
