@@ -17,7 +17,7 @@ from antipgd.noise.injection import check_sigma
 from antipgd.torch import saved
 from antipgd.torch.advice import advise
 from antipgd.torch.drawing import Drawing
-from antipgd.torch.handle import Noise, Settings, attached_noises
+from antipgd.torch.handle import Noise, Settings, attached_noises, stop_abandoned
 from antipgd.torch.parts import agree, is_distributed
 from antipgd.torch.record import LAST_STEP, Record
 from antipgd.torch.stepping import has_stepped
@@ -125,6 +125,7 @@ def _parameters(noise: Noise) -> set[int]:
 def refuse_shared(noise: Noise) -> None:
     """A parameter takes noise once, and an optimizer keeps one noise."""
     own, optimizers = _parameters(noise), {id(optimizer) for optimizer in noise.optimizers}
+    stop_abandoned()
     others = attached_noises()
     if any(optimizers & set(map(id, theirs)) or own & _parameters(o) for o, theirs in others):
         del others

@@ -46,10 +46,18 @@ def without_noise_in_passes(tensors: Iterable[Tensor]) -> Iterator[None]:
     """A block in which models that have any of these parameters read them as they are."""
     given = {id(tensor) for tensor in tensors}
     with ExitStack() as stack:
-        for noise, _ in attached_noises():
-            if noise.form == "forward" and any(id(m.parameter) in given for m in noise.members):
-                stack.enter_context(noise.off())
+        for noise in list(_live):
+            if noise.attached and noise.form == "forward" and noise.model is not None:
+                if any(id(member.parameter) in given for member in noise.members):
+                    stack.enter_context(noise.off())
         yield
+
+
+def stop_abandoned() -> None:
+    """End noise in passes whose optimizers are gone: nothing could change its draw any more."""
+    for noise in list(_live):
+        if noise.attached and noise.form == "forward" and noise.together.are_gone:
+            noise.stop()
 
 
 @dataclass(frozen=True)

@@ -743,3 +743,19 @@ def test_bad_models_and_optimizers():
     whole = nn.ParameterList([torch.ones(3, dtype=torch.complex64)])
     with pytest.raises(TypeError, match=r"'0' is torch.complex64; accepted: float32"):
         perturb(whole, torch.optim.SGD(whole.parameters(), lr=0.1), SIGMA)
+
+
+def test_a_model_that_gets_a_new_optimizer():
+    model = make(torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-300)
+    old = perturb(model, optimizer, SIGMA, seed=1)
+    counted(model, optimizer, 3)
+    del optimizer
+    assert noise_read(model).any()
+    optimizer, noise = still(model)
+    assert not old.attached
+    assert not noise_read(model).any()
+    counted(model, optimizer)
+    torch.testing.assert_close(noise_read(model), SIGMA * xi(model, 1), rtol=0, atol=1e-15)
+    noise.stop()
+    assert not model[0]._forward_hooks

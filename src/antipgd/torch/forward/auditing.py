@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from antipgd.torch.forward.compiled import compiled_reads
 from antipgd.torch.parts import is_sharded
 
 ROUNDINGS = 64  # that the order of a sum may make, in units of the type's precision
@@ -20,8 +21,11 @@ class Audit:
 
     def __init__(self) -> None:
         self._came: dict[str, tuple[Tensor, float]] = {}
+        self._keys: dict[str, int] = {}
+        self._looked_at: set[str] = set()
         self._removers: dict[str, list[Callable[[], None]]] = {}
         self._seen: set[str] = set()
+        self._excused: set[str] = set()
         self.raw: dict[str, float] = {}
         """By name, the share of a gradient that did not come through w."""
 
@@ -35,6 +39,30 @@ class Audit:
     def watches(self, name: str) -> bool:
         """Whether a parameter has yet to be seen."""
         return name in self._removers
+
+    def know(self, seats: Iterable[Any]) -> None:
+        """The keys by which compiled passes tell what they have read."""
+        if self._removers:
+            self._keys = {seat.name: seat.keys(0) for seat in seats}
+
+    def excuse(self, name: str) -> None:
+        """The parameter was read without noise, rightly: not to be judged before the next step."""
+        self._excused.add(name)
+
+    def looks_first_at(self, name: str) -> bool:
+        """Whether nobody has asked this of the parameter before, and it is watched."""
+        first = self.watches(name) and name not in self._looked_at
+        self._looked_at.add(name)
+        return first
+
+    def watch_read(self, name: str, parameter: Tensor, z: Tensor, w: Tensor) -> None:
+        """A pass reads w, made of the parameter itself or of what stands in its place."""
+        if z is not parameter and z.requires_grad:
+            if not z.is_leaf:  # made of others (functional_call): its gradient goes on to them
+                self._forget(name)
+                return
+            self.watch_leaf(name, z)
+        self.watch_formed(name, w)
 
     def watch_leaf(self, name: str, parameter: Tensor) -> None:
         """Look at the gradient that arrives at a parameter, before anybody else's hook does."""
@@ -67,6 +95,12 @@ class Audit:
             return
         part = _local(gradient)
         total, size = self._came.pop(name, (torch.zeros_like(part), 0.0))
+        if self._keys.get(name) in compiled_reads:  # whose gradients nobody sees on their way
+            compiled_reads.discard(self._keys[name])
+            self._forget(name)
+            return
+        if name in self._excused:
+            return
         if total.shape == part.shape:  # a distributed gradient may lie otherwise
             off = _norm(total.to_dense() - part.to_dense() if part.is_sparse else total - part)
             allowed = ROUNDINGS * torch.finfo(part.dtype).eps * max(size, _norm(part))
@@ -88,6 +122,7 @@ class Audit:
             self._forget(name)
         self._came.clear()
         self._seen.clear()
+        self._excused.clear()
         self.raw.clear()
 
     def check(self) -> None:
@@ -98,6 +133,7 @@ class Audit:
         for name in self._seen - set(self.raw):
             self._forget(name)
         self._seen.clear()
+        self._excused.clear()
         if not self.raw:
             return
         found = ", ".join(f"{name!r} ({share:.0%})" for name, share in self.raw.items())

@@ -18,9 +18,14 @@ def _former(law: str) -> Former:
     return Former(as_law(law))
 
 
+compiled_reads: set[int] = set()
+"""The keys of parameters whose w a compiled pass has read."""
+
+
 def _perturbed(z: Tensor, seat: Tensor, newest: Tensor, table: Tensor, law: str) -> Tensor:
     """w of the parameter that `seat` tells: its key, and its row in the table of coefficients."""
     key, row = seat.tolist()
+    compiled_reads.add(key % 2**64)
     draw = as_draw(key % 2**64, int(newest), table[row].tolist())
     return _former(law).form(z, draw)
 

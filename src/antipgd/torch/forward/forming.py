@@ -53,7 +53,7 @@ class Former:
 
     def form(self, z: Tensor, draw: Draw) -> Tensor:
         """w, through which gradients reach z unchanged."""
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if in_functorch():
             return self._form_by_sum(z, draw)
         w = z.clone()
         target, shard = local_part(w) if is_sharded(w) else (w, None)
@@ -93,3 +93,8 @@ class Former:
             tensor.data_ptr(), draw.key, draw.newest, draw.coefficients, self._law_arguments,
             threads,
         )  # fmt: skip
+
+
+def in_functorch() -> bool:
+    """Whether a transformation of torch.func is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None

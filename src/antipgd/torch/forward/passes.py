@@ -6,6 +6,8 @@ modules and their calls, not optimizers.
 """
 
 import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,15 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module, RNNBase
+from torch.nn.utils import parametrize
+from torch.utils.hooks import RemovableHandle
 
 from antipgd.noise import Law
 from antipgd.torch.drawing import Drawing
 from antipgd.torch.forward.auditing import Audit
-from antipgd.torch.forward.forming import Draw, Former
+from antipgd.torch.forward.formed import FlatWeights, Formed, check_unchanged
+from antipgd.torch.forward.forming import Draw, Former, in_functorch
 from antipgd.torch.forward.recomputing import Recipes
 from antipgd.torch.forward.rounding import check_read
 
 FAR_ENOUGH = 8  # frames between a module's call and its hook, where a compiler stands between
+_CALL = Module._call_impl.__code__
 
 
 class Seat:
@@ -52,12 +58,12 @@ class Seat:
 class Call:
     """A module's call that is under way."""
 
-    __slots__ = ("flat_weights", "formed", "frame", "module", "recipes")
+    __slots__ = ("formed", "frame", "module", "recipes", "swapped")
 
     def __init__(self, frame: Any, module: Module) -> None:
         self.frame, self.module = frame, module
-        self.formed: dict[tuple[int, bool], tuple[Tensor, Tensor, int]] = {}
-        self.flat_weights: list[Tensor] | None = None
+        self.formed: dict[tuple[int, bool], Formed] = {}
+        self.swapped: dict[str, Any] = {}  # attributes as they were
         self.recipes: AbstractContextManager | None = None
 
 
@@ -70,6 +76,9 @@ class Passes:
         self.off = 0
         self.seen = False  # whether a training pass began since the last step
         self.on_begin: Callable[[], None] = lambda: None
+        self.noisy = self.clean = False  # whether one with noise did, or one inside off()
+        self.hook_id = RemovableHandle(OrderedDict()).id  # of the hooks around the modules' calls
+        self.silent: weakref.WeakSet[Module] = weakref.WeakSet()  # whose calls open no pass
         self.refused_when_compiled = ""
         self.newest = torch.zeros((), dtype=torch.int64)
         self.table = torch.zeros(0, 1, dtype=torch.float64)
@@ -96,6 +105,7 @@ class Passes:
     def set_draws(self, seats: list[Seat], newest: int, rows: list[list[float]]) -> None:
         """Take these coefficients for the passes to come: a step was made."""
         self._arrived, self._began, self._mixed = False, 0, 0
+        self.noisy = self.clean = False
         self.newest.fill_(newest)
         self._newest = newest
         same = seats is self._seats and rows == self._rows
@@ -106,6 +116,8 @@ class Passes:
 
     def _take_rows(self) -> None:
         """Give each seat its coefficients and the key of the draw that this pass takes."""
+        if self.audit is not None:
+            self.audit.know(self._seats)
         which, sign = self.drawing.of_pass(self.number)
         table = sign * np.array(self._rows, np.float64).reshape(len(self._seats), -1)
         if self.table.shape == table.shape:
@@ -144,13 +156,15 @@ class Passes:
                 return
             self._begin()
         elif self._calls and self._thread != threading.get_ident():
+            if not module.training:
+                return
             raise RuntimeError(
                 "two threads call the perturbed model at once; give each a copy.deepcopy of it"
             )
         self.depth += 1
         call = Call(frame, module)
         self._calls.append(call)
-        if self.off or not module.training:
+        if self._is_off() or not module.training:
             return
         if isinstance(module, RNNBase):
             self._swap_flat_weights(call)
@@ -159,11 +173,10 @@ class Passes:
 
     def _begin(self) -> None:
         """The outermost call of a pass."""
-        if torch._C._get_tracing_state() is not None and not self.off:
-            raise RuntimeError(
-                "torch.jit.trace of a model in training mode would keep one draw of the noise for "
-                "ever; call model.eval() before, or trace inside noise.off()"
-            )
+        if torch._C._get_tracing_state() is not None:
+            self.refuse_to_be_kept("torch.jit.trace")
+        if torch.compiler.is_exporting():
+            self.refuse_to_be_kept("torch.export")
         self._thread = threading.get_ident()
         if in_backward():  # a recomputation, which must repeat the draw of its pass
             if self._mixed > 0:
@@ -174,10 +187,38 @@ class Passes:
             return
         self.seen = True
         self.on_begin()
+        self.noisy, self.clean = self.noisy or not self.off, self.clean or self.off > 0
+        _forget_parametrized()
         if self.audit is not None:
             self.audit.begin_pass()
         if self.drawing.per == "micro-batch":
             self._next_micro_batch()
+
+    def refuse_to_be_kept(self, by: str) -> None:
+        """Refuse a program that would repeat one draw whenever it runs."""
+        if not self.off:
+            raise RuntimeError(
+                f"{by} of a model in training mode would keep one draw of the noise for ever; "
+                f"call model.eval() before, or do it inside noise.off()"
+            )
+
+    def _is_off(self) -> bool:
+        """Whether what is read now is without noise; in backward, as the pass was."""
+        if not in_backward():
+            return self.off > 0
+        if self.noisy and self.clean:
+            raise RuntimeError(
+                "activation checkpointing recomputes a pass, and since the last step there were "
+                "passes both with noise and inside noise.off(): which one it was is unknown. "
+                "Call backward() before the next pass is of the other kind, with a step between, "
+                "or do not checkpoint"
+            )
+        if not self.noisy and not self.clean:
+            raise RuntimeError(
+                "activation checkpointing recomputes a pass after a step was made, whose weights "
+                "and draw are gone; call backward() before optimizer.step()"
+            )
+        return self.clean
 
     def leave(self, module: Module, frame: Any) -> None:
         """A module's call ends."""
@@ -189,22 +230,20 @@ class Passes:
 
     def _close(self, index: int) -> None:
         """End the calls from `index` on, the innermost first."""
-        changed = []
+        closed = []
         while len(self._calls) > index:
             call = self._calls.pop()
             self.depth -= 1
-            if call.flat_weights is not None:
-                call.module.__dict__["_flat_weights"] = call.flat_weights
+            vars(call.module).update(call.swapped)
             if call.recipes is not None:
                 call.recipes.__exit__(None, None, None)
             if self._recipes is not None:
-                self._recipes.forget(w for _, w, _ in call.formed.values())
-            changed += [w for _, w, version in call.formed.values() if w._version != version]
-        if changed:
-            raise RuntimeError(
-                f"a weight of shape {tuple(changed[0].shape)} was changed in place in forward(): "
-                f"it is a noisy copy there, so that the change would be lost; change it outside"
-            )
+                self._recipes.forget(one.w for one in call.formed.values())
+            closed.append(call)
+        if index == 0:
+            _forget_parametrized()
+        for call in closed:
+            check_unchanged(call.module, list(call.formed.values()), self.audit, self.former)
 
     def settle(self) -> None:
         """Close what an interrupted pass has left open."""
@@ -217,34 +256,41 @@ class Passes:
         return bool(self._calls) and not _is_running(self._calls[0].frame)
 
     def _swap_flat_weights(self, call: Call) -> None:
-        """Recurrent layers read a list of their own."""
+        """Recurrent layers read a list of their own, and make it anew if a weight is not in it."""
         module: Any = call.module
-        call.flat_weights = module._flat_weights
-        try:
-            fresh = [getattr(module, name) for name in module._flat_weights_names]
-        except BaseException:
-            call.flat_weights = None
-            raise
-        module.__dict__["_flat_weights"] = fresh
+        fresh = [getattr(module, name) for name in module._flat_weights_names]
+        for name, now in (
+            ("_flat_weights", FlatWeights(fresh, module._flat_weights)),
+            ("_flat_weight_refs", [weakref.ref(w) for w in fresh]),
+        ):
+            call.swapped[name] = vars(module)[name]
+            vars(module)[name] = now
 
     # Reading
 
     def read(self, module_ref: Callable[[], Module | None], seat: Seat, z: Tensor) -> Tensor:
         """What somebody reads who asks for this parameter now: w inside a pass, else z."""
-        if self.off:
-            return z
         if self.depth == 0:
             if not in_backward():
-                return z
+                module = module_ref()
+                return z if module is None or module.training else self._read_clean(seat, z)
         elif self._calls and self._thread != threading.get_ident():
             return z
         elif self._is_stale():
             self.settle()
             return z
         module = module_ref()
-        if module is None or not module.training or (seat.gathered and z is seat.parameter):
+        if module is None or (seat.gathered and z is seat.parameter):
             return z
+        if not module.training or self._is_off():
+            return self._read_clean(seat, z)
         return self._formed(seat, z)
+
+    def _read_clean(self, seat: Seat, z: Tensor) -> Tensor:
+        """z, rightly: its gradient need not come through w."""
+        if self.audit is not None:
+            self.audit.excuse(seat.name)
+        return z
 
     def _formed(self, seat: Seat, z: Tensor) -> Tensor:
         watched = self.audit is not None and self.audit.watches(seat.name)
@@ -253,31 +299,41 @@ class Passes:
         if z.dtype is not seat.dtype:  # the model was converted, or FSDP2 gathers another type
             check_read(seat.name, z, float(np.abs(seat.coefficients).max()))
             seat.dtype = z.dtype
-        draw = self.draw_of(seat)
-        if not self._calls:
-            return self.former.form(z, draw)
-        formed = self._calls[-1].formed
+        formed = self._calls[-1].formed if self._calls else {}
         key = (id(z), torch.is_grad_enabled())
         if key in formed:
-            return formed[key][1]
+            return formed[key].w
+        draw = self.draw_of(seat)
         w = self.former.form(z, draw)
-        formed[key] = z, w, w._version
-        if self._recipes is not None:
+        formed[key] = Formed.of(seat.name, z, w, draw)
+        if self._recipes is not None and self._calls:
             self._recipes.remember(z, w, seat.name, draw)
         if self.drawing.per == "micro-batch" and w.requires_grad:
             w.register_hook(self._gradient_came)
-        if watched and self.audit is not None:
-            if z is not seat.parameter and z.is_leaf and z.requires_grad:
-                self.audit.watch_leaf(seat.name, z)
-            self.audit.watch_formed(seat.name, w)
+        if watched and self.audit is not None and not in_functorch():
+            self.audit.watch_read(seat.name, seat.parameter, z, w)
         return w
 
     def draw_of(self, seat: Seat) -> Draw:
         """What the passes to come add to a parameter."""
         return Draw(seat.key, self._newest, seat.coefficients)
 
+    def source_of(self, tensor: Tensor | None) -> Tensor | None:
+        """z, where somebody puts back as a parameter what he has read as w."""
+        for call in self._calls:
+            for one in call.formed.values():
+                if one.w is tensor:
+                    return one.z
+        return tensor
+
     def _gradient_came(self, gradient: Tensor) -> None:
         self._arrived = True
+
+
+def _forget_parametrized() -> None:
+    """Let nobody inside torch's parametrize.cached() read what is of another pass, or of none."""
+    if parametrize._cache_enabled:
+        parametrize._cache.clear()
 
 
 def in_backward() -> bool:
@@ -297,7 +353,7 @@ def _is_within(frame: Any, outer: Any) -> bool:
     for _ in range(FAR_ENOUGH):
         if frame is outer:
             return True
-        if frame is None:
+        if frame is None or frame.f_code is _CALL:  # of another call, inside this one
             return False
         frame = frame.f_back
     return False

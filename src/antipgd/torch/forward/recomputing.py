@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from antipgd.torch.forward.forming import Draw, Former
+from antipgd.torch.forward.forming import Draw, Former, in_functorch
 from antipgd.torch.parts import is_sharded
 
 
@@ -49,8 +49,6 @@ class Recipes:
                 f"memory='recompute' does not work with tensor-parallel weights ({name!r}); "
                 f"use memory='keep'"
             )
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            raise RuntimeError("memory='recompute' does not work in torch.func; use memory='keep'")
         self._live[w.untyped_storage().data_ptr()] = z, w, name, draw
 
     def forget(self, formed: Iterable[Tensor]) -> None:
@@ -60,6 +58,8 @@ class Recipes:
 
     def opened(self) -> AbstractContextManager | None:
         """A pair of hooks from here on, unless the innermost is ours already."""
+        if in_functorch():  # which has no hooks on what it saves
+            raise RuntimeError("memory='recompute' does not work in torch.func; use memory='keep'")
         outer = torch._C._autograd._top_saved_tensors_default_hooks(True)
         if outer is not None and getattr(outer[0], "recipes", None) is self:
             return None

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.nn.utils.parametrize import ParametrizationList
 
 from antipgd.torch.forward.compiled import operator
 from antipgd.torch.forward.passes import Passes, Seat
@@ -36,6 +37,9 @@ class Slots(dict):
         if torch.compiler.is_compiling():
             return _read_compiled(self, seat, z)
         return self.passes.read(self.module, seat, z)
+
+    def __setitem__(self, name: str, value: Tensor | None) -> None:
+        dict.__setitem__(self, name, self.passes.source_of(value))
 
     def __deepcopy__(self, memo: dict) -> dict:
         return {name: copy.deepcopy(z, memo) for name, z in self.items()}
@@ -66,9 +70,15 @@ class Enter:
     def __call__(self, module: Module, args: Any) -> None:
         """The forward pre-hook."""
         if torch.compiler.is_compiling():
+            if module.training and torch.compiler.is_exporting():
+                self.passes.refuse_to_be_kept("torch.export")
             if module.training or self.passes.depth > 0:
                 self.passes.depth += 1
                 self.passes.seen = True
+                if self.passes.off > 0:
+                    self.passes.clean = True
+                else:
+                    self.passes.noisy = True
             return
         self.passes.enter(module, _call(sys._getframe(1)))
 
@@ -128,19 +138,40 @@ def install(module: Module, passes: Passes) -> tuple[Slots, Callable[[], None]]:
     slots = Slots(module._parameters)
     slots.passes, slots.module, slots.seats = passes, weakref.ref(module), {}
     module.__dict__["_parameters"] = slots
-    # Appended, never prepended: FSDP2 must have gathered its weights before a pass is open.
-    entering = module.register_forward_pre_hook(Enter(passes))
-    leaving = module.register_forward_hook(Leave(passes), always_call=True)
+    if isinstance(
+        module, ParametrizationList
+    ):  # called by who reads a weight, inside passes or not
+        passes.silent.update(module.modules())
+    if module not in passes.silent:
+        _add_hooks(module, passes)
     ref = weakref.ref(module)
 
     def undo() -> None:
-        entering.remove()
-        leaving.remove()
         found = ref()
-        if found is not None and isinstance(found._parameters, Slots):
-            found.__dict__["_parameters"] = dict(found._parameters.items())
+        if found is not None:
+            _take_hooks(found, passes.hook_id)
+            if isinstance(found._parameters, Slots):
+                found.__dict__["_parameters"] = dict(found._parameters.items())
 
     return slots, undo
+
+
+def _add_hooks(module: Module, passes: Passes) -> None:
+    """Under one number in all modules, so that layers which are alike share compiled code.
+
+    Last, never first: FSDP2 must have gathered its weights before a pass is open.
+    """
+    module._forward_pre_hooks[passes.hook_id] = Enter(passes)
+    module._forward_hooks[passes.hook_id] = Leave(passes)
+    module._forward_hooks_always_called[passes.hook_id] = True
+
+
+def _take_hooks(module: Module, hook_id: int) -> None:
+    hooks: Any = (
+        module._forward_pre_hooks, module._forward_hooks, module._forward_hooks_always_called,
+    )  # fmt: skip
+    for found in hooks:
+        found.pop(hook_id, None)
 
 
 def slots_of(module: Module) -> Slots | None:

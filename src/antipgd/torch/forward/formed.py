@@ -1,0 +1,108 @@
+"""The w that a module's call has read, and what must not have happened to them when it ends.
+
+A w is a copy: what is written into it would be lost, and who keeps it keeps one draw's noise.
+"""
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from antipgd.torch.forward.auditing import Audit
+from antipgd.torch.forward.forming import Draw, Former, in_functorch
+from antipgd.torch.parts import is_sharded
+
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, eq=False)
+class Formed:
+    """One w, and what it was when it was made."""
+
+    name: str
+    z: Tensor
+    w: Tensor
+    draw: Draw
+    version: int
+    address: int
+
+    @classmethod
+    def of(cls, name: str, z: Tensor, w: Tensor, draw: Draw) -> "Formed":
+        """A w that was made just now."""
+        return cls(name, z, w, draw, w._version, _address(w))
+
+    @property
+    def was_changed(self) -> bool:
+        """Whether it was changed in place, or given other memory, as far as torch has noticed."""
+        return self.w._version != self.version or _address(self.w) != self.address
+
+    def differs(self, former: Former) -> bool:
+        """Whether its values are others: `.data` is written without torch noticing."""
+        if self.address == 0:
+            return False
+        with torch.no_grad():
+            again = former.form(self.z.detach(), self.draw)
+        return not torch.equal(_bits(again), _bits(self.w.detach()))
+
+
+class FlatWeights(list):
+    """The w of a recurrent layer as it reads them; copies and pickles have its parameters."""
+
+    def __init__(self, ws: Sequence[Tensor], clean: list[Tensor]) -> None:
+        super().__init__(ws)
+        self.clean = clean
+
+    def __deepcopy__(self, memo: dict) -> list[Tensor]:
+        return copy.deepcopy(self.clean, memo)
+
+    def __reduce_ex__(self, protocol: object) -> tuple:
+        return list, (list(self.clean),)
+
+
+def check_unchanged(
+    module: Module, formed: Sequence[Formed], audit: Audit | None, former: Former
+) -> None:
+    """Refuse a w that was written; say where a w is kept, when it is first read."""
+    fresh = [one for one in formed if audit is not None and audit.looks_first_at(one.name)]
+    for one in formed:
+        if one.was_changed or (one in fresh and one.differs(former)):
+            raise RuntimeError(
+                f"{one.name!r} was changed in forward(): it is a noisy copy there, so that the "
+                f"change would be lost; change the parameter outside the training pass"
+            )
+    for name in _keeping(module, {one.address for one in fresh} - {0}):
+        warnings.warn(
+            f"{type(module).__name__} keeps a noisy weight in its attribute {name!r} after the "
+            f"pass: whoever reads it later, in eval mode too, reads this draw",
+            stacklevel=4,
+        )
+
+
+def _keeping(module: Module, addresses: set[int]) -> list[str]:
+    """The attributes that hold the memory of one of these."""
+    held: dict[str, Any] = {**vars(module), **module._buffers}
+    return [
+        name
+        for name, value in held.items()
+        if type(value) is Tensor and value.layout == torch.strided and _address(value) in addresses
+    ]
+
+
+def _address(tensor: Tensor) -> int:
+    if (
+        is_sharded(tensor)
+        or in_functorch()
+        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    ):
+        return 0
+    return tensor.data_ptr()
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """Compared as integers, since nan is not itself."""
+    return tensor.view(_INTEGERS[tensor.element_size()])
