@@ -61,7 +61,7 @@ def test_types():
         with pytest.raises(TypeError, match=rf"leaf 'n' is {leaf.dtype}: leave it out with mask="):
             add_correlated_noise(1.0).init({"n": leaf})
     for dtype in (jnp.bfloat16, jnp.float16):
-        with pytest.raises(TypeError, match="Keep float32 params"):
+        with pytest.raises(TypeError, match="Use perturb, whose params are clean"):
             add_correlated_noise(1.0).init({"h": jnp.zeros(3, dtype)})
     tx = add_correlated_noise(1.0)
     with pytest.raises(TypeError, match="leaf 'w' is bfloat16"):
@@ -95,7 +95,7 @@ def test_hyperparameters_that_must_be_static():
     tx = optax.inject_hyperparams(add_correlated_noise)(sigma=1.0)
     with pytest.raises(TypeError, match=r"seed must be static; .* static_args=\('seed', "):
         tx.init(W)
-    tx = optax.inject_hyperparams(add_correlated_noise, static_args="seed")(
+    tx = optax.inject_hyperparams(add_correlated_noise, static_args=("seed", "hold"))(
         sigma=1.0, schedule=lambda n: 1.0 * n
     )
     with pytest.raises(TypeError, match="schedule must be static"):
