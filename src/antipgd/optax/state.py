@@ -88,7 +88,7 @@ def _refuse_injected(**static: Any) -> None:
 def begin(fixed: Settings, sigma: Any, mask: Any, params: Any) -> CorrelatedNoiseState:
     """The state before the first step."""
     count, mark = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
-    sigmas = jnp.zeros(len(fixed.taps) - 1, jnp.result_type(float))
+    sigmas = jnp.zeros(_kept(fixed.taps), jnp.result_type(float))
     one = jnp.ones((), sigmas.dtype)
     if type(params).__name__ == "_ParamsPlaceholder":  # of optax.tree_map_params
         return CorrelatedNoiseState(count, sigmas, one, mark, jnp.zeros(()))  # type: ignore[arg-type]
@@ -142,8 +142,12 @@ def advanced(
     state: CorrelatedNoiseState, newest: jax.Array, sigmas: jax.Array
 ) -> CorrelatedNoiseState:
     """The state after the step."""
-    kept = sigmas[: len(state.settings.taps) - 1]
-    return state._replace(count=newest, sigmas=kept)
+    return state._replace(count=newest, sigmas=sigmas[: _kept(state.settings.taps)])
+
+
+def _kept(taps: Taps) -> int:
+    """How many σ's are kept; one where none is needed, because Orbax saves no empty array."""
+    return max(len(taps) - 1, 1)
 
 
 def _refuse_another(ours: Settings, theirs: Settings) -> None:
