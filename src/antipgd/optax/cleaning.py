@@ -4,7 +4,7 @@ from typing import Any
 
 from antipgd.noise.taps import telescopes
 from antipgd.optax.adding import add_carried
-from antipgd.optax.nests import find, refuse_followed
+from antipgd.optax.nests import find, refuse_followed, refuse_pulled
 
 
 def clean_params(state: Any, params: Any) -> Any:
@@ -28,6 +28,7 @@ def clean_params(state: Any, params: Any) -> Any:
                 f"{ours.settings.taps}, whose draws stay in the weights for good"
             )
     refuse_followed(state)
+    refuse_pulled(state, {name for ours in noisy for name in ours.settings.names})
     for ours in noisy:
         params = add_carried(params, ours, -1.0)
     return params

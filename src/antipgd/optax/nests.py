@@ -1,14 +1,28 @@
 """Our states in any nest of Optax states, and whether the weights there are z + ξ.
 
-They are not where something follows the noise in its chain.
+They are not where something follows the noise in its chain, nor where an optimizer pulls the
+weights towards an average or an anchor: that takes a share of every draw along.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
+from antipgd.optax.leaves import named_leaves
 from antipgd.optax.state import CorrelatedNoiseState
+
+# State of an optimizer that pulls → its name, and the field that holds the anchor of
+# each leaf that it moves (all of them where there is none).
+PULLING = {
+    "LookaheadState": ("optax.lookahead", "slow"),  # among the params, so of all leaves
+    "MechanicState": ("optax.contrib.mechanize", "x0"),
+    "ScheduleFreeState": ("optax.contrib.schedule_free", "z"),
+    "MadgradState": ("optax.contrib.madgrad", "x0"),
+    "COCOBState": ("optax.contrib.cocob", "init_particles"),
+    "SAMState": ("optax.contrib.sam", "cache"),
+}
 
 
 def _parts(state: Any) -> list[Any]:
@@ -40,3 +54,25 @@ def refuse_followed(state: Any) -> None:
                 f"z + ξ. Move the noise to the end of optax.chain"
             )
         begun = begun or noisy
+
+
+def refuse_pulled(state: Any, names: set[str]) -> None:
+    """Refuse an optimizer that pulls noisy weights, by their names, towards something."""
+    for node in _pulling(state):
+        optimizer, field = PULLING[type(node).__name__]
+        anchored = names
+        if hasattr(node, field):
+            anchored = {name for name, _ in named_leaves(getattr(node, field))[0]}
+        if names & anchored:
+            raise ValueError(
+                f"{optimizer} pulls the weights towards an average or an anchor, and a share of "
+                f"every draw with them, so the weights are not z + ξ and cannot be cleaned. Use "
+                f"antipgd.optax.perturb in place of add_correlated_noise: its params are clean"
+            )
+
+
+def _pulling(state: Any) -> Iterator[Any]:
+    if type(state).__name__ in PULLING:
+        yield state
+    for part in _parts(state):
+        yield from _pulling(part)
