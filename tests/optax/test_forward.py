@@ -295,25 +295,31 @@ def test_nothing_is_compiled_twice_and_the_state_keeps_its_shape():
 # -- held and antithetic draws ---------------------------------------------------------------------
 
 
-def expected_draw(n, hold, antithetic, size):
-    """ξ_n of step n by the definition."""
-    number = -(-n // hold)
+def stream_draw(number, antithetic, size):
+    """ξ of this number by the definition, times the schedule's factor at the step it came."""
     if not antithetic:
         return draws(SEED, "w", number, 0, size)
     return draws(SEED, "w", -(-number // 2), 0, size) * (1 if number % 2 else -1)
 
 
+@pytest.mark.parametrize("taps", [(1, -1), (1, -0.5, -0.5)])
 @pytest.mark.parametrize(("hold", "antithetic"), [(2, False), (3, False), (1, True), (2, True)])
-def test_held_and_antithetic_draws(hold, antithetic):
-    settings = {"seed": SEED, "hold": hold, "antithetic": antithetic, "schedule": Linear(0, 20)}
+def test_held_and_antithetic_draws(hold, antithetic, taps):
+    schedule = Linear(0, 20)
+    settings = {"seed": SEED, "hold": hold, "antithetic": antithetic, "taps": taps}
     zero = {"w": jnp.zeros(50)}
-    ours, theirs = perturb(1.0, **settings), add_correlated_noise(1.0, **settings)
+    ours = perturb(1.0, schedule=schedule, **settings)
+    theirs = add_correlated_noise(1.0, schedule=schedule, **settings)
     w, state, other = zero, ours.init(zero), theirs.init(zero)
     for n in range(1, 13):
         _, state = ours.update(zero, state)
         updates, other = theirs.update(zero, other)
         w = optax.apply_updates(w, updates)
-        want = (1 - n / 20) * expected_draw(n, hold, antithetic, 50)
+        newest, want = -(-n // hold), 0
+        for number, share in zip((newest, newest - 1), np.cumsum(taps)[:-1], strict=False):
+            if number >= 1:  # it came at the first of its steps, with the σ of then
+                came = (number - 1) * hold + 1
+                want += share * schedule(came) * stream_draw(number, antithetic, 50)
         assert np.abs(perturbed(zero, state)["w"] - want).max() < 1e-6
         assert np.abs(w["w"] - want).max() < 3e-6
         assert np.abs(clean_params(other, w)["w"]).max() < 3e-6

@@ -23,6 +23,7 @@ from antipgd.optax.state import (
     begin,
     checked_settings,
     checked_state,
+    draw_of,
     next_sigmas,
 )
 
@@ -69,9 +70,9 @@ def add_correlated_noise(
         updates: Any, state: CorrelatedNoiseState, params: Any = None, **extra: Any
     ) -> tuple[Any, CorrelatedNoiseState]:
         state = checked_state(state)
-        newest, sigmas = next_sigmas(state, fixed, sigma, factor)
-        added = add_draws(updates, state, newest, fixed.taps, sigmas)
-        return added, advanced(state, newest, sigmas)
+        sigmas, fresh = next_sigmas(state, fixed, sigma, factor)
+        after = advanced(state, sigmas, fresh)
+        return add_draws(updates, after, fixed.taps, jnp.where(fresh, sigmas, 0)), after
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -80,18 +81,16 @@ def add_carried(params: Any, state: CorrelatedNoiseState, sign: float) -> Any:
     """The params ± what they carry after the state's steps, Σ_j c_j σ_{n−j} ξ_{n−j}."""
     state = checked_state(state)
     taps = tuple(sign * c for c in carried(state.settings.taps)[:-1])
-    return add_draws(params, state, state.count, taps, state.sigmas)
+    return add_draws(params, state, taps, state.sigmas)
 
 
-def add_draws(
-    tree: Any, state: CorrelatedNoiseState, newest: jax.Array, taps: Taps, sigmas: jax.Array
-) -> Any:
-    """The tree with Σ_j taps[j] σ_{newest−j} ξ_{newest−j} on its noisy leaves."""
+def add_draws(tree: Any, state: CorrelatedNoiseState, taps: Taps, sigmas: jax.Array) -> Any:
+    """The tree with Σ_j taps[j] σ_{d−j} ξ_{d−j} on its noisy leaves, d the state's newest draw."""
     settings = state.settings
     leaves, structure = named_leaves(tree)
     _refuse_missing(settings, dict(leaves), tree)
     places = {name: i for i, name in enumerate(settings.names)}
-    steps, coefficients = _terms(settings, newest, taps, sigmas)
+    steps, coefficients = _terms(draw_of(state), taps, sigmas, settings.antithetic)
     out = []
     for name, leaf in leaves:
         if name in places:
@@ -115,22 +114,21 @@ def _refuse_missing(settings: Settings, leaves: dict[str, Any], tree: Any) -> No
 
 
 def _terms(
-    settings: Settings, newest: jax.Array, taps: Taps, sigmas: jax.Array
+    newest: jax.Array, taps: Taps, sigmas: jax.Array, antithetic: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Which draws are added, newest first, and the coefficient of each.
+    """Which draws of the stream are added, newest first, and the coefficient of each.
 
-    Step n has draw ⌈n/hold⌉; antithetic, the draws go in pairs d, −d. A draw that stands there
+    Antithetic, ξ_{2k} is −ξ_{2k−1}: both are ± the k-th draw of the stream. One that stands there
     twice is added once, lest what should cancel be rounded twice.
     """
     lags = [lag for lag, tap in enumerate(taps) if tap]
-    number = [-((lag - newest) // settings.hold) for lag in lags]
+    numbers = [newest - lag for lag in lags]
     terms = [taps[lag] * sigmas[lag] for lag in lags]
-    if settings.antithetic:
-        terms = [jnp.where(k % 2 == 1, c, -c) for k, c in zip(number, terms, strict=True)]
-        number = [(k + 1) // 2 for k in number]
-    if settings.antithetic or settings.hold > 1:
+    if antithetic:
+        terms = [jnp.where(k % 2 == 1, c, -c) for k, c in zip(numbers, terms, strict=True)]
+        numbers = [(k + 1) // 2 for k in numbers]
         for newer, older in pairwise(range(len(lags))):
-            same = number[newer] == number[older]
+            same = numbers[newer] == numbers[older]
             terms[older] = jnp.where(same, terms[older] + terms[newer], terms[older])
             terms[newer] = jnp.where(same, 0, terms[newer])
-    return jnp.stack(number), jnp.stack(terms)
+    return jnp.stack(numbers), jnp.stack(terms)

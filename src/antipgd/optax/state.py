@@ -128,21 +128,27 @@ def checked_state(state: CorrelatedNoiseState) -> CorrelatedNoiseState:
     return CorrelatedNoiseState(count, sigmas, scales, mark, state.settings)
 
 
+def draw_of(state: CorrelatedNoiseState) -> jax.Array:
+    """The number of the newest draw after the state's n steps, each held: ⌈n/hold⌉."""
+    return -(-state.count // state.settings.hold)
+
+
 def next_sigmas(
     state: CorrelatedNoiseState, fixed: Settings, sigma: Any, factor: Callable[[Any], Any]
 ) -> tuple[jax.Array, jax.Array]:
-    """The number of the step that is being taken, and σ of its draw before those of the last."""
+    """σ of the draw that this step brings, before those of the last; and whether it brings one."""
     _refuse_another(fixed, state.settings)
-    newest = optax.safe_increment(state.count)
-    now = jnp.asarray(sigma, state.sigmas.dtype) * factor(newest)
-    return newest, jnp.concatenate([now.astype(state.sigmas.dtype)[None], state.sigmas])
+    now = jnp.asarray(sigma, state.sigmas.dtype) * factor(optax.safe_increment(state.count))
+    sigmas = jnp.concatenate([now.astype(state.sigmas.dtype)[None], state.sigmas])
+    return sigmas, state.count % fixed.hold == 0
 
 
 def advanced(
-    state: CorrelatedNoiseState, newest: jax.Array, sigmas: jax.Array
+    state: CorrelatedNoiseState, sigmas: jax.Array, fresh: jax.Array
 ) -> CorrelatedNoiseState:
-    """The state after the step."""
-    return state._replace(count=newest, sigmas=sigmas[: _kept(state.settings.taps)])
+    """The state after the step. A draw that is held keeps the σ that it came with."""
+    kept = jnp.where(fresh, sigmas[: _kept(state.settings.taps)], state.sigmas)
+    return state._replace(count=optax.safe_increment(state.count), sigmas=kept)
 
 
 def _kept(taps: Taps) -> int:
