@@ -70,7 +70,7 @@ def checked_settings(
     stream_key(seed, "")  # refuses what is no seed
     for name, flag in (("relative", relative), ("antithetic", antithetic)):
         if not isinstance(flag, bool):
-            raise TypeError(f"{name} must be True or False; got {flag!r}")
+            raise ValueError(f"{name} must be True or False; got {flag!r}")
     hold = whole("hold", hold, 1, 2**31 - 1)
     return Settings(int(seed), str(as_law(law)), as_taps(taps), relative, hold, antithetic, forward)
 
