@@ -4,7 +4,6 @@ And how any sum of draws gets onto a tree, for this form and the other.
 """
 
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any
 
 import jax
@@ -118,8 +117,7 @@ def _terms(
 ) -> tuple[jax.Array, jax.Array]:
     """Which draws of the stream are added, newest first, and the coefficient of each.
 
-    Antithetic, ξ_{2k} is −ξ_{2k−1}: both are ± the k-th draw of the stream. One that stands there
-    twice is added once, lest what should cancel be rounded twice.
+    Antithetic, ξ_{2k} is −ξ_{2k−1}: both are ± the k-th draw of the stream.
     """
     lags = [lag for lag, tap in enumerate(taps) if tap]
     numbers = [newest - lag for lag in lags]
@@ -127,8 +125,4 @@ def _terms(
     if antithetic:
         terms = [jnp.where(k % 2 == 1, c, -c) for k, c in zip(numbers, terms, strict=True)]
         numbers = [(k + 1) // 2 for k in numbers]
-        for newer, older in pairwise(range(len(lags))):
-            same = numbers[newer] == numbers[older]
-            terms[older] = jnp.where(same, terms[older] + terms[newer], terms[older])
-            terms[newer] = jnp.where(same, 0, terms[newer])
     return jnp.stack(numbers), jnp.stack(terms)
