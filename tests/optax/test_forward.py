@@ -364,7 +364,7 @@ def test_relative_sizes_are_torchs_also_under_jit(size):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_sixteen_bits_are_rounded_also_where_xla_sees_that_nobody_needs_it(dtype):
+def test_sixteen_bits_are_rounded_also_where_they_are_widened_at_once(dtype):
     params = start(dtype)
     tx = perturb(SIGMA, seed=SEED, law="rademacher")
     _, state = tx.update(params, tx.init(params))

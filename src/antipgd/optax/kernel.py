@@ -117,9 +117,9 @@ def inject(
 ) -> jax.Array:
     """leaf + Σ_j coefficients[j] ξ_{steps[j]}, in the type of the leaf, in that order.
 
-    Weights of 16 bits are added to in 32 and rounded once; said in so many words, because XLA may
-    otherwise leave the rounding out. Traced once for all leaves of one shape, so their keys are
-    arguments.
+    Weights of 16 bits are added to in 32 and rounded once; said in so many words, because some of
+    XLA's compilers leave out a rounding that is widened again (xla_allow_excess_precision). Traced
+    once for all leaves of one shape, so their keys are arguments.
     """
     element = element_index(leaf.shape)
     zero = jnp.zeros((), jnp.uint32)

@@ -28,7 +28,8 @@ def _boxed(node: Any) -> bool:
     An nnx.Optimizer shows Variables to `init` and the arrays in them to `update`.
     """
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(node).__mro__}
-    return not kinds.isdisjoint({("flax", "Variable"), ("flax", "AxisMetadata")})
+    names = ("Variable", "VariableState", "AxisMetadata")  # the second until flax 0.11
+    return not kinds.isdisjoint(("flax", name) for name in names)
 
 
 def _paths(tree: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
