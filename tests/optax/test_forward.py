@@ -397,8 +397,9 @@ W = {"w": jnp.ones(3)}
 
 
 def test_arguments():
-    with pytest.raises(ValueError, match=r"taps that sum to zero, such as .*; got \(1, -0\.9\)"):
-        perturb(1.0, taps=(1, -0.9))
+    with pytest.raises(ValueError, match=r"taps that sum to zero, such as .*; got \(1\.0, -0\.9\)"):
+        perturb(1.0, taps=iter((1, -0.9)))
+    assert perturb(1.0, taps=iter((1, -1))).init(W).settings.taps == (1, -1)
     with pytest.raises(ValueError, match="sigma must be a finite number >= 0"):
         perturb(-1.0)
     for form in (perturb, add_correlated_noise):

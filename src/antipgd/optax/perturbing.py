@@ -53,10 +53,11 @@ def perturb(
     >>> bool(jnp.allclose(w["w"], 0.8 + 0.01 * draws(0, "w", 1, 0, 3)))
     True
     """
-    if not telescopes(as_taps(taps)):
+    taps = as_taps(taps)
+    if not telescopes(taps):
         raise ValueError(
             f"perturb needs taps that sum to zero, such as (1, -1): with others there are no "
-            f"clean weights to keep; got {tuple(taps)}. add_correlated_noise takes any"
+            f"clean weights to keep; got {taps}. add_correlated_noise takes any"
         )
     fixed = checked_settings(
         sigma, relative=relative, taps=taps, law=law, seed=seed, schedule=schedule, mask=mask,
