@@ -2,7 +2,8 @@
 
 Against plain `optax.sgd` and `optax.add_noise` after it, which makes one draw per step and stores
 none, and so is no Anti-PGD; and against the Anti-PGD one would write with it in mind, which stores
-the last draw. Ours makes two draws per step. Order shuffled, medians over rounds, wall time with
+the last draw. Ours makes two draws per step, in forward form one: there the gradient is multiplied
+with w, so that w is needed. Order shuffled, medians over rounds, wall time with
 all threads; three processes, the worst ratio counts. Adds to benchmarks/results.json.
 
 What limits ours: arithmetic, not memory. It is one fused loop, in which each element computes the
@@ -27,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from antipgd.optax import anti_pgd
+from antipgd.optax import anti_pgd, perturb, perturbed
 
 PROCESSES, ROUNDS = 3, 9
 LR, SIGMA = 0.05, 0.01
@@ -39,6 +40,7 @@ SHAPES = {
 }
 PLAIN, ADD_NOISE, STORED = "optax.sgd", "+ optax.add_noise (one draw)", "+ stored draw (4 bytes)"
 OURS = {law: f"antipgd {law}" for law in ("gaussian", "rademacher", "uniform", "student-t:5")}
+FORWARD = {f"antipgd forward {law}": law for law in ("gaussian", "rademacher")}
 
 
 class Stored(NamedTuple):
@@ -74,14 +76,21 @@ def ways() -> dict[str, optax.GradientTransformation]:
         ADD_NOISE: optax.chain(optax.sgd(LR), optax.add_noise(SIGMA**2, 0.0, 0)),
         STORED: optax.chain(optax.sgd(LR), stored_draw()),
     }
-    return rows | {name: anti_pgd(LR, SIGMA, law=law) for law, name in OURS.items()}
+    forward = {
+        name: optax.chain(optax.sgd(LR), perturb(SIGMA, law=law)) for name, law in FORWARD.items()
+    }
+    return rows | {name: anti_pgd(LR, SIGMA, law=law) for law, name in OURS.items()} | forward
 
 
 class Runner:
     """One optimizer, compiled, with params of its own that it donates."""
 
-    def __init__(self, tx: optax.GradientTransformation, shapes: list[tuple[int, ...]]) -> None:
+    def __init__(
+        self, tx: optax.GradientTransformation, shapes: list[tuple[int, ...]], forward: bool
+    ) -> None:
         def step(params, gradient, state):
+            if forward:
+                gradient = jax.tree.map(jnp.multiply, gradient, perturbed(params, state))
             updates, state = tx.update(gradient, state, params)
             return optax.apply_updates(params, updates), state
 
@@ -102,7 +111,7 @@ class Runner:
 def measure(problem: str) -> dict[str, dict[str, float]]:
     """Median seconds and state bytes of every way, in one process."""
     shapes = SHAPES[problem]
-    runners = {name: Runner(tx, shapes) for name, tx in ways().items()}
+    runners = {name: Runner(tx, shapes, name in FORWARD) for name, tx in ways().items()}
     gradient = {str(i): jnp.full(shape, 1e-6) for i, shape in enumerate(shapes)}
     seconds: dict[str, list[float]] = {name: [] for name in runners}
     for runner in runners.values():

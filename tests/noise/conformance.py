@@ -20,6 +20,7 @@ import antipgd.torch.adding
 from antipgd.noise import ANTI, WHITE, Constant, Linear, Window, draws, reference, stream_key
 from antipgd.noise.injection import injection_coefficients
 from antipgd.noise.inplace import Targets
+from antipgd.noise.taps import Taps, telescopes
 from antipgd.paper.simulation.local import run_local
 from antipgd.paper.simulation.problems import Problem, name_of
 from antipgd.paper.simulation.spec import make_run
@@ -62,8 +63,8 @@ class Case:
         return {n: w for n, w in enumerate(path) if n in LOOKS}
 
 
-def cases(law: str, dtypes: tuple[str, ...]) -> list[Case]:
-    return [Case(law, *rest) for rest in product(TAPS, SCHEDULES, dtypes)]
+def cases(law: str, dtypes: tuple[str, ...], taps: tuple[Taps, ...]) -> list[Case]:
+    return [Case(law, *rest) for rest in product(taps, SCHEDULES, dtypes)]
 
 
 # -- where noise is added to: a bowl for every library, the valley for the compiled simulator -----
@@ -147,6 +148,26 @@ def optax_chain(case: Case) -> Weights:
     return seen
 
 
+def optax_forward(case: Case) -> Weights:
+    import jax
+    import optax
+
+    from antipgd.optax import perturb, perturbed
+
+    with jax.enable_x64(case.dtype == "float64"):
+        noise = perturb(SIGMA, seed=SEED, law=case.law, taps=case.taps,
+                        schedule=SCHEDULES[case.schedule])  # fmt: skip
+        tx = optax.chain(optax.sgd(ETA), noise)
+        params, h = {"w": jax.numpy.asarray(BOWL.astype(case.dtype))}, CURVATURES.astype(case.dtype)
+        state, seen = tx.init(params), {}
+        for n in range(1, STEPS + 1):
+            gradient = {"w": h * perturbed(params, state)["w"]}
+            updates, state = tx.update(gradient, state, params)
+            params = optax.apply_updates(params, updates)
+            seen[n] = np.asarray(perturbed(params, state)["w"])
+    return seen
+
+
 def _simulated(case: Case, problem: str, settings: dict) -> Weights:
     runs = [
         make_run(problem, settings, "noise", lr=ETA, sigma=SIGMA, seed=SEED, steps=n, law=case.law,
@@ -165,13 +186,14 @@ def simulator_compiled(case: Case) -> Weights:
 
 
 class Member(NamedTuple):
-    """What steps, from where, in which types, and how many ulp off its draws may be."""
+    """What steps, from where, in which types and colours, and how many ulp off its draws may be."""
 
     walk: Callable[[Case], Weights]
     base: Callable[[np.ndarray], np.ndarray] = bowl_step
     start: np.ndarray = BOWL
     dtypes: tuple[str, ...] = ("float32", "float64")
     draws_ulp: int = 0
+    taps: tuple[Taps, ...] = TAPS
 
 
 MEMBERS = {
@@ -179,6 +201,7 @@ MEMBERS = {
     "torch": Member(torch_attached),
     "torch without numba": Member(torch_plain),
     "Optax": Member(optax_chain, draws_ulp=4),
+    "Optax, forward": Member(optax_forward, draws_ulp=4, taps=tuple(filter(telescopes, TAPS))),
     "simulator in NumPy": Member(simulator_numpy, dtypes=("float64",)),
     "simulator compiled": Member(simulator_compiled, valley_step, VALLEY, ("float64",)),
 }

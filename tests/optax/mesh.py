@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from antipgd.optax import anti_pgd, clean_params
+from antipgd.optax import anti_pgd, clean_params, perturb, perturbed
 
 SHAPES = {"w": (8, 12), "v": (4, 3, 8)}
 SPECS = {
@@ -37,6 +37,15 @@ def train(params, law, steps=3):
     return params, clean_params(state, params)
 
 
+def noisy(params, law):
+    """w after two steps of the forward form, σ relative."""
+    tx = perturb(0.5, relative=True, law=law, seed=4)
+    state = jax.jit(tx.init)(params)
+    for _ in range(2):
+        _, state = jax.jit(tx.update)(params, state)
+    return jax.jit(perturbed)(params, state), state.scales
+
+
 def numbers(tree):
     return jax.tree.map(np.asarray, tree)
 
@@ -55,6 +64,7 @@ def named_shardings(axis_type, laws):
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(axis_type,) * 2)
     for law in laws:
         alone = numbers(train({k: jnp.asarray(v) for k, v in whole().items()}, law))
+        alone_noisy = numbers(noisy({k: jnp.asarray(v) for k, v in whole().items()}, law))
         combinations = itertools.zip_longest(*SPECS.values(), fillvalue=P())
         with jax.set_mesh(mesh):
             for specs in combinations:
@@ -68,6 +78,7 @@ def named_shardings(axis_type, laws):
                     for tree in made:
                         assert tree[name].sharding.is_equivalent_to(want, tree[name].ndim)
                 same(numbers(made), alone, 1e-6)
+                same(numbers(noisy(placed, law)), alone_noisy, 1e-6)
 
 
 def no_communication():
@@ -75,7 +86,8 @@ def no_communication():
     w = jax.device_put(jnp.zeros((64, 10)), NamedSharding(mesh, P("x")))
     tx = anti_pgd(0.1, 0.5)
     compiled = jax.jit(tx.update).lower({"w": w}, tx.init({"w": w}), {"w": w}).compile()
-    text = compiled.as_text()
+    forward = jax.jit(perturbed).lower({"w": w}, perturb(0.5).init({"w": w})).compile()
+    text = compiled.as_text() + forward.as_text()
     for word in ("all-gather", "all-reduce", "all-to-all", "collective-permute"):
         assert word not in text, word
     assert "f32[64,10]" not in text  # every device makes its own part only

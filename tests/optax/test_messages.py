@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from antipgd.optax import add_correlated_noise, anti_pgd, clean_params
+from antipgd.optax import add_correlated_noise, anti_pgd, clean_params, perturb
 
+FORMS = pytest.mark.parametrize("form", [perturb, add_correlated_noise])
 W = {"w": jnp.zeros(3)}
 
 
@@ -24,36 +25,39 @@ def test_sigma(sigma):
         anti_pgd(0.1, sigma)
 
 
-def test_law_taps_seed():
+@FORMS
+def test_law_taps_seed(form):
     with pytest.raises(ValueError, match="unknown law 'cauchy'; accepted: gaussian, "):
-        add_correlated_noise(1.0, law="cauchy")
+        form(1.0, law="cauchy")
     with pytest.raises(ValueError, match="taps must be one or more finite numbers"):
-        add_correlated_noise(1.0, taps=())
+        form(1.0, taps=())
     for seed in (-1, 2**64, 0.5, True, None):
         with pytest.raises(ValueError, match="seed must be an integer from 0 to"):
-            add_correlated_noise(1.0, seed=seed)
+            form(1.0, seed=seed)
 
 
-def test_schedule():
+@FORMS
+def test_schedule(form):
     with pytest.raises(ValueError, match="schedule must be a function of the step; got 'lr'"):
-        add_correlated_noise(1.0, schedule="lr")
+        form(1.0, schedule="lr")
     with pytest.raises(TypeError, match="that JAX can trace"):
-        add_correlated_noise(1.0, schedule=lambda step: 1.0 if step < 5 else 0.0)
+        form(1.0, schedule=lambda step: 1.0 if step < 5 else 0.0)
     with pytest.raises(TypeError, match="that JAX can trace"):
-        add_correlated_noise(1.0, schedule=lambda step: "a half")
+        form(1.0, schedule=lambda step: "a half")
     with pytest.raises(ValueError, match=r"one number; got an array of shape \(2,\)"):
-        add_correlated_noise(1.0, schedule=lambda step: jnp.ones(2))
+        form(1.0, schedule=lambda step: jnp.ones(2))
 
 
-def test_mask():
-    tx = add_correlated_noise(1.0, mask={"w": True, "u": False})
+@FORMS
+def test_mask(form):
+    tx = form(1.0, mask={"w": True, "u": False})
     message = r"only in the mask: \['u'\], only in the params: \[\]"
     with pytest.raises(ValueError, match=message):
         tx.init(W)
     with pytest.raises(ValueError, match="structure of the params"):
-        add_correlated_noise(1.0, mask=[True]).init((jnp.zeros(1),))
+        form(1.0, mask=[True]).init((jnp.zeros(1),))
     with pytest.raises(TypeError, match="mask must hold bools; at 'w' it holds 1"):
-        add_correlated_noise(1.0, mask={"w": 1}).init(W)
+        form(1.0, mask={"w": 1}).init(W)
 
 
 def test_types():
@@ -61,7 +65,7 @@ def test_types():
         with pytest.raises(TypeError, match=rf"leaf 'n' is {leaf.dtype}: leave it out with mask="):
             add_correlated_noise(1.0).init({"n": leaf})
     for dtype in (jnp.bfloat16, jnp.float16):
-        with pytest.raises(TypeError, match="Keep float32 params"):
+        with pytest.raises(TypeError, match="Use perturb, whose params are clean"):
             add_correlated_noise(1.0).init({"h": jnp.zeros(3, dtype)})
     tx = add_correlated_noise(1.0)
     with pytest.raises(TypeError, match="leaf 'w' is bfloat16"):
@@ -71,11 +75,12 @@ def test_types():
         tx.init(model)
 
 
-def test_names():
+@FORMS
+def test_names(form):
     with pytest.raises(ValueError, match=r"two leaves of the tree are named 'a\.b'"):
-        add_correlated_noise(1.0).init({"a.b": jnp.zeros(1), "a": {"b": jnp.zeros(1)}})
+        form(1.0).init({"a.b": jnp.zeros(1), "a": {"b": jnp.zeros(1)}})
     with pytest.raises(ValueError, match="two leaves of the tree are named 'w'"):
-        add_correlated_noise(1.0).init({"module": W, **W})
+        form(1.0).init({"module": W, **W})
 
 
 def test_another_tree_or_another_noise():
@@ -91,11 +96,12 @@ def test_another_tree_or_another_noise():
         add_correlated_noise(1.0, law="uniform").update(W, state)
 
 
-def test_hyperparameters_that_must_be_static():
-    tx = optax.inject_hyperparams(add_correlated_noise)(sigma=1.0)
+@FORMS
+def test_hyperparameters_that_must_be_static(form):
+    tx = optax.inject_hyperparams(form)(sigma=1.0)
     with pytest.raises(TypeError, match=r"seed must be static; .* static_args=\('seed', "):
         tx.init(W)
-    tx = optax.inject_hyperparams(add_correlated_noise, static_args="seed")(
+    tx = optax.inject_hyperparams(form, static_args=("seed", "hold"))(
         sigma=1.0, schedule=lambda n: 1.0 * n
     )
     with pytest.raises(TypeError, match="schedule must be static"):

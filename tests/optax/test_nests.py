@@ -7,11 +7,16 @@ import optax
 import pytest
 
 from antipgd.noise import draws
-from antipgd.optax import CorrelatedNoiseState, add_correlated_noise, anti_pgd, clean_params
+from antipgd.optax import (
+    STATIC_ARGS,
+    CorrelatedNoiseState,
+    add_correlated_noise,
+    anti_pgd,
+    clean_params,
+)
 
 SIGMA, LR, STEPS = 0.05, 0.1, 6
 PARAMS = {"a": {"w": jnp.linspace(-1, 1, 12).reshape(4, 3)}, "b": jnp.ones(5)}
-STATIC = ("seed", "schedule", "mask")
 
 
 def walk(tx, steps=STEPS, gradient=lambda params: params):
@@ -40,12 +45,12 @@ NESTS = {
     "named_chain": lambda: optax.named_chain(
         ("z", optax.sgd(LR)), ("a", add_correlated_noise(SIGMA))
     ),
-    "inject_hyperparams": lambda: optax.inject_hyperparams(anti_pgd, static_args=STATIC)(
+    "inject_hyperparams": lambda: optax.inject_hyperparams(anti_pgd, static_args=STATIC_ARGS)(
         learning_rate=LR, sigma=SIGMA
     ),
     "inject a schedule": lambda: optax.chain(
         optax.sgd(LR),
-        optax.inject_hyperparams(add_correlated_noise, static_args=STATIC)(
+        optax.inject_hyperparams(add_correlated_noise, static_args=STATIC_ARGS)(
             sigma=optax.constant_schedule(SIGMA)
         ),
     ),
@@ -61,7 +66,7 @@ NESTS = {
     "MultiSteps": lambda: optax.MultiSteps(anti_pgd(LR, SIGMA), 1).gradient_transformation(),
     "everything": lambda: optax.apply_if_finite(
         optax.MultiSteps(
-            optax.inject_hyperparams(anti_pgd, static_args=STATIC)(LR, SIGMA), 1
+            optax.inject_hyperparams(anti_pgd, static_args=STATIC_ARGS)(LR, SIGMA), 1
         ).gradient_transformation(),
         3,
     ),
@@ -112,7 +117,7 @@ def test_masked_by_optax_leaves_the_rest_alone():
 
 
 def test_an_injected_sigma_can_be_changed_and_still_telescopes():
-    tx = optax.inject_hyperparams(add_correlated_noise, static_args=STATIC)(sigma=1.0)
+    tx = optax.inject_hyperparams(add_correlated_noise, static_args=STATIC_ARGS)(sigma=1.0)
     params = {"w": jnp.zeros(100)}
     state = tx.init(params)
     update = jax.jit(tx.update)

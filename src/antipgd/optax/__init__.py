@@ -1,5 +1,7 @@
-"""The same noise in JAX, as an Optax transformation that goes last in the chain.
+"""The same noise in JAX, as Optax transformations.
 
+`perturb` and `perturbed` make noisy weights where the gradient is taken, and the params stay clean;
+`add_correlated_noise`, last in the chain, lets the params carry the noise.
 Needs optax (the `optax` extra). Draws are those of NumPy and torch: words equal, floats within
 4 ulp; see docs/optax.md.
 """
@@ -9,8 +11,18 @@ try:
 except ImportError as error:
     raise ImportError("antipgd.optax needs optax: pip install 'antipgd[optax]'") from error
 
-from antipgd.optax.adding import CorrelatedNoiseState, add_correlated_noise
+from antipgd.optax.adding import add_correlated_noise
 from antipgd.optax.cleaning import clean_params
+from antipgd.optax.perturbing import perturb, perturbed
 from antipgd.optax.sgd import anti_pgd
+from antipgd.optax.state import STATIC_ARGS, CorrelatedNoiseState
 
-__all__ = ["CorrelatedNoiseState", "add_correlated_noise", "anti_pgd", "clean_params"]
+__all__ = [
+    "STATIC_ARGS",
+    "CorrelatedNoiseState",
+    "add_correlated_noise",
+    "anti_pgd",
+    "clean_params",
+    "perturb",
+    "perturbed",
+]

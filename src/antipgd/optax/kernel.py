@@ -20,10 +20,10 @@ from antipgd.noise import transforms
 from antipgd.noise.laws import Law
 from antipgd.noise.placement import row_major_strides
 from antipgd.noise.stream import PHILOX_MULTIPLIERS, PHILOX_ROUNDS, PHILOX_WEYL
-from antipgd.noise.taps import Taps
 
 Wide = tuple[jax.Array, jax.Array]  # low and high word of 64-bit numbers, as uint32
 _LOW = 0xFFFFFFFF
+_SIXTEEN = {"bfloat16": (8, 7), "float16": (5, 10)}  # bits of exponent and mantissa
 
 JAX = transforms.Lanes(
     to_float=lambda integers: integers.astype(jnp.float32),
@@ -111,20 +111,24 @@ def unit_draws(element: Wide, step: Wide, key: Wide, law: Law) -> jax.Array:
     return transforms.unit_draws((word,), law, JAX)[0]
 
 
-@partial(jax.jit, static_argnames=("taps", "law"))
+@partial(jax.jit, static_argnames="law")
 def inject(
-    leaf: jax.Array, key: Wide, newest: jax.Array, sigmas: jax.Array, taps: Taps, law: Law
+    leaf: jax.Array, key: Wide, steps: jax.Array, coefficients: jax.Array, law: Law
 ) -> jax.Array:
-    """leaf + Σ_j taps[j] σ_{newest−j} ξ_{newest−j}, in the type of the leaf, newest first.
+    """leaf + Σ_j coefficients[j] ξ_{steps[j]}, in the type of the leaf, in that order.
 
-    `sigmas` are σ_newest, σ_{newest−1}, …; those of steps before the first are zero.
-    Traced once for all leaves of one shape, so their keys are arguments.
+    Weights of 16 bits are added to in 32 and rounded once; said in so many words, because some of
+    XLA's compilers leave out a rounding that is widened again (xla_allow_excess_precision). Traced
+    once for all leaves of one shape, so their keys are arguments.
     """
     element = element_index(leaf.shape)
     zero = jnp.zeros((), jnp.uint32)
-    total = jnp.zeros(leaf.shape, leaf.dtype)
-    for lag, tap in enumerate(taps):
-        if tap:
-            xi = unit_draws(element, ((newest - lag).astype(jnp.uint32), zero), key, law)
-            total = total + xi.astype(leaf.dtype) * (tap * sigmas[lag]).astype(leaf.dtype)
-    return leaf + total
+    dtype = jnp.promote_types(leaf.dtype, jnp.float32)
+    total = jnp.zeros(leaf.shape, dtype)
+    for step, coefficient in zip(steps, coefficients, strict=True):
+        xi = unit_draws(element, (step.astype(jnp.uint32), zero), key, law)
+        total = total + xi.astype(dtype) * coefficient.astype(dtype)
+    if leaf.dtype == dtype:
+        return leaf + total
+    rounded = lax.reduce_precision(leaf.astype(dtype) + total, *_SIXTEEN[leaf.dtype.name])
+    return rounded.astype(leaf.dtype)

@@ -4,6 +4,7 @@ A name is the path joined by dots, as torch would call the parameter. Knows noth
 but on which types it can be added.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -21,15 +22,34 @@ def _component(entry: Any) -> str:
     return str(entry)
 
 
+def _boxed(node: Any) -> bool:
+    """Whether it is flax's box around an array, whose `value` is no part of the name.
+
+    An nnx.Optimizer shows Variables to `init` and the arrays in them to `update`.
+    """
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(node).__mro__}
+    names = ("Variable", "VariableState", "AxisMetadata")  # the second until flax 0.11
+    return not kinds.isdisjoint(("flax", name) for name in names)
+
+
+def _paths(tree: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """(path, leaf) of every leaf in order, paths without flax's boxes."""
+    for path, node in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_boxed)[0]:
+        if not _boxed(node):
+            yield path, node
+            continue
+        for inner, leaf in jax.tree_util.tree_flatten_with_path(node)[0]:
+            yield (*path, *inner[1:]), leaf
+
+
 def named_leaves(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
     """(name, leaf) of every leaf in order, and the structure to put them back into.
 
     A tree that is a single leaf is at position 0. Two leaves of one name are refused: they would
     take the same noise.
     """
-    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
     leaves: dict[str, Any] = {}
-    for path, leaf in paths:
+    for path, leaf in _paths(tree):
         name = canonical_name(".".join(map(_component, path)) if path else 0)
         if name in leaves:
             raise ValueError(
@@ -37,28 +57,32 @@ def named_leaves(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
                 f"rename one of them (names are paths joined by dots)"
             )
         leaves[name] = leaf
-    return list(leaves.items()), structure
+    return list(leaves.items()), jax.tree_util.tree_structure(tree)
 
 
-def _dtype(leaf: Any) -> Any:
+def dtype_of(leaf: Any) -> Any:
+    """The type that JAX gives a leaf; None for what is no array."""
     if isinstance(leaf, bool | int | float | complex):
         return jnp.result_type(leaf)
     return getattr(leaf, "dtype", None)
 
 
-def check_type(name: str, leaf: Any) -> None:
-    """Refuse a leaf that is neither float32 nor float64."""
-    dtype = _dtype(leaf)
+def check_type(name: str, leaf: Any, forward: bool) -> None:
+    """Refuse a leaf that takes no noise: float32 and float64 do, in forward form 16 bits too."""
+    dtype = dtype_of(leaf)
     if dtype in (jnp.float32, jnp.float64):
         return
-    if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+    if dtype in (jnp.bfloat16, jnp.float16):
+        if forward:
+            return
         raise TypeError(
             f"leaf {name!r} is {dtype}, in which the weights would drift: draws do not come out as "
-            f"they went in. Keep float32 params (and updates) and cast them to {dtype} in the "
-            f"loss, or leave the leaf out with mask="
+            f"they went in. Use perturb, whose params are clean in any type, or float32 params "
+            f"(and updates) that are cast to {dtype} in the loss, or leave the leaf out with mask="
         )
+    accepted = "float32, float64, bfloat16 and float16" if forward else "float32 and float64"
     raise TypeError(
-        f"noise is added to float32 and float64 leaves; leaf {name!r} is "
+        f"noise is added to {accepted} leaves; leaf {name!r} is "
         f"{type(leaf).__name__ if dtype is None else dtype}: leave it out with mask= "
         f"(with Equinox, pass eqx.filter(model, eqx.is_inexact_array))"
     )

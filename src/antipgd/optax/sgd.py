@@ -15,12 +15,18 @@ def anti_pgd(
     momentum: Any = None,
     *,
     nesterov: bool = False,
+    relative: bool = False,
     taps: Iterable[float] = ANTI,
     law: Law | str = "gaussian",
     seed: int = 0,
     schedule: Any = None,
     mask: Any = None,
+    hold: int = 1,
+    antithetic: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     """`optax.sgd` plus anticorrelated noise: w ← w − η∇L(w) + (ξ_{n+1} − ξ_n), eq:def_antiPGD."""
-    noise = add_correlated_noise(sigma, taps=taps, law=law, seed=seed, schedule=schedule, mask=mask)
+    noise = add_correlated_noise(
+        sigma, relative=relative, taps=taps, law=law, seed=seed, schedule=schedule, mask=mask,
+        hold=hold, antithetic=antithetic,
+    )  # fmt: skip
     return optax.chain(optax.sgd(learning_rate, momentum, nesterov), noise)

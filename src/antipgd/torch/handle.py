@@ -47,9 +47,9 @@ def without_noise_in_passes(tensors: Iterable[Tensor]) -> Iterator[None]:
     given = {id(tensor) for tensor in tensors}
     with ExitStack() as stack:
         for noise in list(_live):
-            if noise.attached and noise.form == "forward" and noise.model is not None:
-                if any(id(member.parameter) in given for member in noise.members):
-                    stack.enter_context(noise.off())
+            acts = noise.attached and noise.form == "forward" and noise.model is not None
+            if acts and any(id(member.parameter) in given for member in noise.members):
+                stack.enter_context(noise.off())
         yield
 
 
