@@ -7,13 +7,15 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help paper test test-slow lint bench bench-flatness agreement battery house clean
+.PHONY: help paper test test-slow test-hosts lint bench bench-flatness agreement battery house clean
 
 help:
 	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
 	@echo "make test       set up and run linters, type checks and the tests;"
 	@echo "                with PAGE=1 also the browser test, which needs Debian's chromium"
 	@echo "make test-slow  the checks that take minutes"
+	@echo "make test-hosts optimizers and libraries that people use the noise with, in an"
+	@echo "                environment of their own (some minutes)"
 	@echo "make bench      speed and memory against real peers; writes benchmarks/results.json"
 	@echo "make bench-flatness  traces of Hessians against PyHessian, curvlinops and"
 	@echo "                hessian-eigenthings, in an environment of their own (15 minutes)"
@@ -76,6 +78,19 @@ $(PEERS)/ready: pyproject.toml constraints.txt
 
 bench-flatness: $(PEERS)/ready
 	$(PEERS)/bin/python benchmarks/flatness.py
+
+# Optimizers, trainers and libraries that people use the noise with: not into .venv.
+HOSTS := .venv-hosts
+$(HOSTS)/ready: pyproject.toml constraints.txt
+	@echo "setting up $(HOSTS) (once; a few minutes)"
+	test -x $(HOSTS)/bin/python || $(PYTHON) -m venv $(HOSTS)
+	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable '.[torch,cpu,optax]' --group test --group hosts
+	touch $@
+
+test-hosts: $(HOSTS)/ready
+	$(HOSTS)/bin/python -m pytest tests/hosts -q
 
 battery: $(VENV)/ready
 	@command -v dieharder >/dev/null || { echo "make battery needs Debian's dieharder"; exit 1; }

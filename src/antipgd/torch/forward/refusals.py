@@ -59,6 +59,11 @@ def check_optimizers(given: object) -> list[Optimizer]:
             raise TypeError(
                 f"perturb needs a torch.optim.Optimizer or several; got {type(optimizer).__name__}"
             )
+        if not _has_hooks(optimizer):
+            raise TypeError(
+                f"{type(optimizer).__name__} does not call Optimizer.__init__, so nobody can hear "
+                f"of its steps"
+            )
     if len({id(optimizer) for optimizer in found}) < len(found):
         raise ValueError("an optimizer is listed twice")
     return found
@@ -73,9 +78,15 @@ def _unwrapped(given: object) -> list:
     if isinstance(given, Iterable) and not isinstance(given, Optimizer | str):
         return [one for inner in given for one in _unwrapped(inner)]
     inner = getattr(given, "optimizer", None)
-    if inner is not None and not hasattr(given, "_optimizer_step_post_hooks"):
-        return _unwrapped(inner)  # Accelerate's wrapper has no hooks
+    if inner is not None and not _has_hooks(given):
+        return _unwrapped(inner)  # a wrapper, such as Accelerate's, whose inner one makes the steps
     return [given]
+
+
+def _has_hooks(optimizer: object) -> bool:
+    """Whether it is an Optimizer all through: some do not call Optimizer.__init__."""
+    needed = ("_optimizer_step_post_hooks", "_optimizer_state_dict_post_hooks")
+    return all(hasattr(optimizer, name) for name in needed)
 
 
 def check_owned(model: Module, optimizers: Sequence[Optimizer]) -> None:
