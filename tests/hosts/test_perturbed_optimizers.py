@@ -7,7 +7,6 @@ import io
 
 import pytest
 import torch
-from explicit_model import explicit_gradients, make, perturbed_gradients
 from pytorch_optimizer import Lookahead, ScheduleFreeWrapper
 from schedulefree import AdamWScheduleFree, RAdamScheduleFree, SGDScheduleFree
 from torch import nn
@@ -15,6 +14,7 @@ from torch_ema import ExponentialMovingAverage
 from torchao.optim import AdamW8bit
 
 from antipgd.torch import perturb
+from explicit_model import explicit_gradients, make, perturbed_gradients
 
 SEED, SIGMA = 17, 0.05
 
