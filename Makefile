@@ -65,6 +65,7 @@ bench: $(VENV)/ready
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/optax_step.py
+	$(BIN)/python benchmarks/forms.py
 
 # The peers bring torchvision, which breaks other libraries beside a CPU torch: not into .venv.
 PEERS := .venv-peers
