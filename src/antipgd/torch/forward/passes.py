@@ -5,6 +5,7 @@ too. While autograd runs backward, what is read is of the pass that is being rec
 modules and their calls, not optimizers.
 """
 
+import sys
 import threading
 import weakref
 from collections import OrderedDict
@@ -257,7 +258,10 @@ class Passes:
         if self.depth == 0:
             if not _in_backward():
                 return z
-        elif self._calls and self._thread != threading.get_ident():
+        elif not self._calls:
+            if not _in_a_call():  # a compiled pass was broken off
+                return z
+        elif self._thread != threading.get_ident():
             return z
         elif self._is_stale():
             self.settle()
@@ -305,6 +309,15 @@ def _forget_parametrized() -> None:
 
 def _in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
+
+
+def _in_a_call() -> bool:
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if "_call_impl" in frame.f_code.co_name:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_running(frame: Any) -> bool:
