@@ -42,6 +42,7 @@ class Audit:
         """The keys by which compiled passes tell what they have read."""
         if self._removers:
             self._keys = {seat.name: seat.keys(0) for seat in seats}
+            compiled_reads.difference_update(self._keys.values())  # of passes before
 
     def looks_first_at(self, name: str) -> bool:
         """Whether nobody has asked this of the parameter before, and it is watched."""
