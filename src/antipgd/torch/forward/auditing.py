@@ -44,6 +44,7 @@ class Audit:
         """The keys by which compiled passes tell what they have read."""
         if self._removers:
             self._keys = {seat.name: seat.keys(0) for seat in seats}
+            compiled_reads.difference_update(self._keys.values())  # of passes before
 
     def excuse(self, name: str) -> None:
         """The parameter was read without noise, rightly: not to be judged before the next step."""

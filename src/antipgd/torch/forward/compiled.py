@@ -3,6 +3,7 @@
 What changes from step to step comes as tensors, so that a step is no reason to compile anew.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -45,3 +46,20 @@ def operator() -> Any:
     made.register_fake(_shape_of)
     made.register_autograd(_gradient)
     return torch.ops.antipgd.perturbed.default
+
+
+def leave_alone(function: Callable) -> None:
+    """Let torch.compile run this as it is where a graph breaks, and trace it only inside a graph.
+
+    So a pass that Python has opened is closed by Python. Where torch lacks this, such functions
+    are compiled by themselves, which is slower and as right.
+    """
+    try:
+        from torch._C._dynamo import eval_frame
+
+        skip = eval_frame._FrameExecStrategy(
+            eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP
+        )
+        eval_frame.set_code_exec_strategy(function.__code__, skip)
+    except (ImportError, AttributeError):
+        return

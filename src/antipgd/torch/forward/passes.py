@@ -5,6 +5,7 @@ too. While autograd runs backward, what is read is of the pass that is being rec
 modules and their calls, not optimizers.
 """
 
+import sys
 import threading
 import weakref
 from collections import OrderedDict
@@ -274,7 +275,10 @@ class Passes:
             if not in_backward():
                 module = module_ref()
                 return z if module is None or module.training else self._read_clean(seat, z)
-        elif self._calls and self._thread != threading.get_ident():
+        elif not self._calls:
+            if not _in_a_call():  # a compiled pass was broken off
+                return z
+        elif self._thread != threading.get_ident():
             return z
         elif self._is_stale():
             self.settle()
@@ -339,6 +343,15 @@ def _forget_parametrized() -> None:
 def in_backward() -> bool:
     """Whether autograd runs a backward pass in this thread."""
     return torch._C._current_graph_task_id() != -1
+
+
+def _in_a_call() -> bool:
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if "_call_impl" in frame.f_code.co_name:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_running(frame: Any) -> bool:

@@ -10,6 +10,7 @@ import copy
 import sys
 import weakref
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.utils.parametrize import ParametrizationList
 
-from antipgd.torch.forward.compiled import operator
+from antipgd.torch.forward.compiled import leave_alone, operator
 from antipgd.torch.forward.passes import Passes, Seat
 
 
@@ -132,9 +133,17 @@ def _inert() -> tuple:
     return getattr, (contextlib.nullcontext(), "__exit__")
 
 
+@cache
+def _prepare() -> None:
+    """What must be known before anything is traced."""
+    operator()
+    for function in (Enter.__call__, Leave.__call__, Slots.__getitem__):
+        leave_alone(function)
+
+
 def install(module: Module, passes: Passes) -> tuple[Slots, Callable[[], None]]:
     """Stand behind a module, with no seats yet; returns also what undoes it."""
-    operator()  # before anything is traced
+    _prepare()
     slots = Slots(module._parameters)
     slots.passes, slots.module, slots.seats = passes, weakref.ref(module), {}
     module.__dict__["_parameters"] = slots
