@@ -1,9 +1,6 @@
-"""What each rank of a torchrun job does in test_distributed.py: ranks.py SCENARIO,… FOLDER."""
+"""What each rank of a torchrun job does in test_distributed.py."""
 
 import json
-import sys
-import warnings
-from datetime import timedelta
 from itertools import product
 
 import numpy as np
@@ -24,27 +21,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from antipgd.noise import draws
 from antipgd.torch import attach, expect_noise
+from job import batch, even_model, full, make_model, run, sgd
 from mutations import try_on_ranks
 
 SEED, SIGMA, STEPS = 5, 0.05, 50
-
-
-def make_model(first=7, second=5, outputs=1):
-    """By default of sizes that nothing divides evenly."""
-    torch.manual_seed(0)
-    return torch.nn.Sequential(
-        torch.nn.Linear(6, first), torch.nn.Tanh(), torch.nn.Linear(first, second),
-        torch.nn.Tanh(), torch.nn.Linear(second, outputs),
-    )  # fmt: skip
-
-
-def even_model():
-    return make_model(8, 12, 4)
-
-
-def batch():
-    x = torch.randn(24, 6, generator=torch.Generator().manual_seed(1))
-    return x, x[:, :1].sin()
 
 
 def train(model, optimizer, steps, rank=0, ranks=1):
@@ -59,14 +39,6 @@ def train(model, optimizer, steps, rank=0, ranks=1):
 def output(model):
     with torch.no_grad():
         return model(batch()[0])
-
-
-def sgd(model):
-    return torch.optim.SGD(model.named_parameters(), lr=0.05, momentum=0.9)
-
-
-def full(tensor):
-    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu()
 
 
 def check_noise(model, noise, step, law="gaussian"):
@@ -295,12 +267,4 @@ SCENARIOS = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # torch.distributed's own; ours are tested elsewhere
-    dist.init_process_group("gloo", timeout=timedelta(seconds=120))  # who hangs, fails
-    for scenario in sys.argv[1].split(","):
-        SCENARIOS[scenario](dist.get_rank(), dist.get_world_size(), sys.argv[2])
-        dist.barrier()
-        if dist.get_rank() == 0:
-            print(f"{scenario} on {dist.get_world_size()} ranks: done", flush=True)
-    dist.destroy_process_group()
+    run(SCENARIOS)

@@ -1,24 +1,13 @@
 """Two to four gloo ranks under torchrun: the noise is that of a single process."""
 
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-RANKS = Path(__file__).with_name("ranks.py")
+import job
 
-
-def torchrun(ranks, folder, *scenarios):
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    result = subprocess.run(
-        [*command, f"--nproc-per-node={ranks}", str(RANKS), ",".join(scenarios), str(folder)],
-        env=environment, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    for scenario in scenarios:
-        assert f"{scenario} on {ranks} ranks: done" in result.stdout, result.stderr[-4000:]
+torchrun = partial(job.torchrun, Path(__file__).with_name("ranks.py"))
 
 
 def test_two_ranks(tmp_path):

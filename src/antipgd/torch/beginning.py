@@ -108,7 +108,14 @@ def _measure_and_act(noise: Noise, records: list[Record]) -> None:
 
 def _ask_about_checkpoints(noise: Noise, expected: bool) -> None:
     """Noise that torch.distributed.checkpoint has dropped leaves no trace: so ask."""
-    if noise.form == "forward" or expected or not any(map(has_stepped, noise.optimizers)):
+    if expected or not any(map(has_stepped, noise.optimizers)):
+        return
+    if noise.form == "forward":
+        log.info(
+            "the optimizer has made steps and has no noise in it: the noise begins at step 0. If "
+            "a checkpoint had some, perturb before loading, or call "
+            "antipgd.torch.expect_noise(optimizer) before"
+        )
         return
     log.log(
         logging.WARNING if is_distributed() else logging.INFO,

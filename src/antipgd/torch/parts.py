@@ -5,6 +5,7 @@ and the stream gives that box its own part of the one global draw. DTensor's ran
 are not used: their draws depend on the sharding.
 """
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -64,11 +65,16 @@ def reshard(model: torch.nn.Module | None) -> None:
             module.reshard()
 
 
-def gathered_parameters(model: torch.nn.Module) -> dict[int, bool]:
-    """The shards (by identity) that FSDP2 gathers for a pass; whether they are tensor-parallel too.
+@dataclass(frozen=True)
+class Gathered:
+    """What a pass reads of a shard: whether that is tensor-parallel still, and its type."""
 
-    A pass reads the gathered tensor, which is another one.
-    """
+    tensor_parallel: bool
+    dtype: torch.dtype
+
+
+def gathered_parameters(model: torch.nn.Module) -> dict[int, Gathered]:
+    """The shards (by identity) that FSDP2 gathers for a pass, which reads another tensor then."""
     if not dist.is_available():
         return {}
     from torch.distributed.fsdp import FSDPModule
@@ -80,7 +86,8 @@ def gathered_parameters(model: torch.nn.Module) -> dict[int, bool]:
             groups = getattr(state, "_fsdp_param_groups", None)
             for group in [state._fsdp_param_group] if groups is None else groups:
                 for one in [] if group is None else group.fsdp_params:
-                    found[id(one.sharded_param)] = bool(one.is_dtensor)
+                    dtype = group.mp_policy.param_dtype or one.sharded_param.dtype
+                    found[id(one.sharded_param)] = Gathered(bool(one.is_dtensor), dtype)
     return found
 
 

@@ -4,6 +4,7 @@ A weight that a pass reads past us (from a list of its own, through named_parame
 silently. Each parameter is looked at until the first step that it has a gradient for.
 """
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,10 +21,12 @@ class Audit:
     """Compares gradients until each parameter has been seen once."""
 
     def __init__(self) -> None:
-        self._came: dict[str, tuple[Tensor, float]] = {}
+        self._came: dict[str, dict[tuple | None, Tensor]] = {}  # by how it lies on the ranks
+        self._sizes: dict[str, float] = {}
         self._keys: dict[str, int] = {}
         self._looked_at: set[str] = set()
         self._removers: dict[str, list[Callable[[], None]]] = {}
+        self._leaves: dict[str, list[weakref.ref[Tensor]]] = {}
         self._seen: set[str] = set()
         self._excused: set[str] = set()
         self.raw: dict[str, float] = {}
@@ -66,7 +69,10 @@ class Audit:
         self.watch_formed(name, w)
 
     def watch_leaf(self, name: str, parameter: Tensor) -> None:
-        """Look at the gradient that arrives at a parameter, before anybody else's hook does."""
+        """Look, once, at the gradient that arrives at a parameter, before anybody else's hook."""
+        if any(leaf() is parameter for leaf in self._leaves.setdefault(name, [])):
+            return  # FSDP2's gathered parameter, in another pass
+        self._leaves[name].append(weakref.ref(parameter))
 
         def arrived(gradient: Tensor) -> None:
             self._arrived(name, gradient)
@@ -87,41 +93,44 @@ class Audit:
     def _passed(self, name: str, gradient: Tensor) -> None:
         if not self.watches(name):
             return
-        part = _local(gradient)
-        total, size = self._came.get(name, (torch.zeros_like(part), 0.0))
-        self._came[name] = total + part, size + _norm(part)
+        gradient, came = _dense(gradient), self._came.setdefault(name, {})
+        where = _placements(gradient)
+        came[where] = came[where] + gradient if where in came else gradient
+        self._sizes[name] = self._sizes.get(name, 0.0) + _norm(_local(gradient))
 
     def _arrived(self, name: str, gradient: Tensor) -> None:
         if not self.watches(name):
             return
-        part = _local(gradient)
-        total, size = self._came.pop(name, (torch.zeros_like(part), 0.0))
+        came, size = self._came.pop(name, {}), self._sizes.pop(name, 0.0)
         if self._keys.get(name) in compiled_reads:  # whose gradients nobody sees on their way
             compiled_reads.discard(self._keys[name])
             self._forget(name)
             return
         if name in self._excused:
             return
-        if total.shape == part.shape:  # a distributed gradient may lie otherwise
-            off = _norm(total.to_dense() - part.to_dense() if part.is_sparse else total - part)
-            allowed = ROUNDINGS * torch.finfo(part.dtype).eps * max(size, _norm(part))
-            if off > allowed:
-                self.raw[name] = off / max(_norm(part), off)
+        alike = not came or came.keys() == {_placements(gradient)}
+        part, *parts = map(_local if alike else _whole, [_dense(gradient), *came.values()])
+        off = _norm(sum(parts, start=torch.zeros_like(part)) - part)
+        if off > ROUNDINGS * torch.finfo(part.dtype).eps * max(size, _norm(part)):
+            self.raw[name] = off / max(_norm(part), off)
         self._seen.add(name)
 
     def _forget(self, name: str) -> None:
         for remove in self._removers.pop(name, []):
             remove()
+        self._leaves.pop(name, None)
 
     def begin_pass(self) -> None:
         """Drop what a backward pass that failed has left behind."""
         self._came.clear()
+        self._sizes.clear()
 
     def stop(self) -> None:
         """Watch nobody any more."""
         for name in list(self._removers):
             self._forget(name)
         self._came.clear()
+        self._sizes.clear()
         self._seen.clear()
         self._excused.clear()
         self.raw.clear()
@@ -148,11 +157,22 @@ class Audit:
         )
 
 
+def _dense(gradient: Tensor) -> Tensor:
+    return (gradient.to_dense() if gradient.is_sparse else gradient).detach()
+
+
+def _placements(gradient: Tensor) -> tuple | None:
+    return gradient.placements if is_sharded(gradient) else None  # type: ignore[attr-defined]
+
+
 def _local(gradient: Tensor) -> Tensor:
-    found = gradient._local_tensor if is_sharded(gradient) else gradient  # type: ignore[attr-defined]
-    return found.detach()
+    return gradient._local_tensor if is_sharded(gradient) else gradient  # type: ignore[attr-defined]
+
+
+def _whole(gradient: Tensor) -> Tensor:
+    """For gradients that lie differently on the ranks, all of which come here."""
+    return gradient.full_tensor() if is_sharded(gradient) else gradient  # type: ignore[attr-defined]
 
 
 def _norm(gradient: Tensor) -> float:
-    dense = gradient.to_dense() if gradient.is_sparse else gradient
-    return float(torch.linalg.vector_norm(dense.double()))
+    return float(torch.linalg.vector_norm(gradient.double()))

@@ -26,7 +26,7 @@ from antipgd.torch.forward.slots import Slots, install, slots_of
 from antipgd.torch.handle import Noise, Settings
 from antipgd.torch.members import Member
 from antipgd.torch.membership import Membership
-from antipgd.torch.parts import gathered_parameters, local_part
+from antipgd.torch.parts import Gathered, gathered_parameters, local_part
 from antipgd.torch.recalibration import recalibrated
 from antipgd.torch.record import Record
 from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
@@ -68,7 +68,10 @@ class InPasses(Noise):
 
     def check_sigmas(self, sigmas: Sequence[float]) -> None:
         """Refuse σ that the type of the weights would round away."""
-        check_rounding(self.members, sigmas)
+        check_rounding(self.members, sigmas, self._gathered())
+
+    def _gathered(self) -> dict[int, Gathered]:
+        return {} if self.model is None else gathered_parameters(self.model)
 
     def hook(self) -> None:
         """Act from here on."""
@@ -179,8 +182,10 @@ class InPasses(Noise):
             self._passes.settle()
         if self._passes.audit is not None:
             self._passes.audit.check()
+        if rests(optimizer):  # as when torch.distributed.checkpoint loads one after the other
+            return
         self._check_loaded()
-        if self.paused or rests(optimizer):
+        if self.paused:
             return
         refuse_capture()
         self._look_again()
@@ -251,7 +256,7 @@ class InPasses(Noise):
         before = self._sigma
         Noise.sigma.fset(self, value)  # type: ignore[attr-defined]
         try:
-            check_rounding(self.members, self.sigmas())
+            check_rounding(self.members, self.sigmas(), self._gathered())
         except ValueError:
             self._sigma = before
             raise

@@ -300,7 +300,8 @@ class Passes:
         watched = self.audit is not None and self.audit.watches(seat.name)
         if seat.still and not watched:
             return z
-        if z.dtype is not seat.dtype:  # the model was converted, or FSDP2 gathers another type
+        if z.dtype is not seat.dtype and not seat.still:
+            # The model was converted, or FSDP2 gathers another type.
             check_read(seat.name, z, float(np.abs(seat.coefficients).max()))
             seat.dtype = z.dtype
         formed = self._calls[-1].formed if self._calls else {}

@@ -118,8 +118,11 @@ def _made(
         settings.relative, frozen, check_readable,
     )  # fmt: skip
     number = 0
+    if memory == "recompute":
+        _refuse_tensor_parallel(roll, model, "memory='recompute'", "use memory='keep'")
     if settings.drawing.per == "rank":
-        _refuse_tensor_parallel(roll, model)
+        # The ranks that share one replica's weights must read one draw.
+        _refuse_tensor_parallel(roll, model, "draws='rank'", "use draws='step'")
         number = dist.get_rank() if is_distributed() else 0
     passes = Passes(settings.law, settings.drawing, memory, number)
     noise = InPasses(settings, optimizers, roll, model, passes, audit)
@@ -127,12 +130,12 @@ def _made(
     return noise
 
 
-def _refuse_tensor_parallel(roll: Membership, model: torch.nn.Module) -> None:
-    """The ranks that share one replica's weights must read one draw."""
+def _refuse_tensor_parallel(roll: Membership, model: torch.nn.Module, what: str, way: str) -> None:
     gathered = gathered_parameters(model)
     for member in roll.members:
-        if is_sharded(member.parameter) and gathered.get(id(member.parameter), True):
+        read = gathered.get(id(member.parameter))
+        if is_sharded(member.parameter) and (read is None or read.tensor_parallel):
             raise ValueError(
-                f"draws='rank' does not work with tensor-parallel weights ({member.name!r}), which "
-                f"several ranks share; use draws='step'"
+                f"{what} does not work with tensor-parallel weights ({member.name!r}), which "
+                f"several ranks share; {way}"
             )
