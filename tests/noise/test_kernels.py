@@ -349,7 +349,7 @@ def test_no_work_array_is_overrun(tmp_path):
 def test_threads_get_equal_shares():
     for pieces, threads in ((2, 2), (4, 2), (8, 8), (9, 2), (1, 4)):
         targets = Targets([np.zeros(pieces * PIECE_ELEMENTS, np.float32)], [1])
-        shares = [s.stop - s.start for s in targets._shares(threads)]
+        shares = [s.stop - s.start for s in _shares(targets._ends, threads)]
         assert sum(shares) == pieces
         assert len(shares) == min(pieces, threads)
         assert max(shares) - min(shares) <= 1

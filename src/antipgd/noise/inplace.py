@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -141,6 +142,10 @@ class Template:
         self._like = np.empty(0, array.dtype)
         self._ends = np.cumsum(self._pieces[:, 1:4].prod(axis=1))
 
+    def on_one_thread(self, law: tuple[int, int, *tuple[np.float32, ...]]) -> Callable[..., None]:
+        """`inject` for one law, with no more between it and the kernel."""
+        return partial(kernels.inject_layout, self._pieces, law, self._like)
+
     def inject(
         self,
         address: int,
@@ -156,12 +161,12 @@ class Template:
         `coefficients` a checked row, `law` what `law_arguments` gives.
         """
         if threads == 1 or len(self._pieces) < 2:
-            kernels.inject_layout(self._pieces, address, key, newest, coefficients, law, self._like)
+            self.on_one_thread(law)(address, key, newest, coefficients)
             return
 
         def run(share: slice) -> None:
             kernels.inject_layout(
-                self._pieces[share], address, key, newest, coefficients, law, self._like
+                self._pieces[share], law, self._like, address, key, newest, coefficients
             )
 
         _on_threads(run, _shares(self._ends, threads), threads)

@@ -683,7 +683,7 @@ def inject_pieces(pieces, owners, keys, newest, coefficients, law, like):
 
 
 @jit
-def inject_layout(pieces, address, key, newest, coefficients, law, like):
+def inject_layout(pieces, law, like, address, key, newest, coefficients):
     """Add the injection of a tensor that begins at `address`, where `pieces` begin at 0."""
     if not _adds_something(newest, coefficients[0]):
         return

@@ -39,6 +39,11 @@ class Audit:
                 self._removers[name] = []
                 self.watch_leaf(name, parameter)
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether a parameter has yet to be seen."""
+        return bool(self._removers)
+
     def watches(self, name: str) -> bool:
         """Whether a parameter has yet to be seen."""
         return name in self._removers

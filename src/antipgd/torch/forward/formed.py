@@ -6,8 +6,7 @@ A w is a copy: what is written into it would be lost, and who keeps it keeps one
 import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +19,7 @@ from antipgd.torch.parts import is_sharded
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-@dataclass(frozen=True, eq=False)
-class Formed:
+class Formed(NamedTuple):
     """One w, and what it was when it was made."""
 
     name: str
@@ -29,25 +27,27 @@ class Formed:
     w: Tensor
     draw: Draw
     version: int
-    address: int
-
-    @classmethod
-    def of(cls, name: str, z: Tensor, w: Tensor, draw: Draw) -> "Formed":
-        """A w that was made just now."""
-        return cls(name, z, w, draw, w._version, _address(w))
+    address: int  # 0: it has none of its own
 
     @property
     def was_changed(self) -> bool:
         """Whether it was changed in place, or given other memory, as far as torch has noticed."""
-        return self.w._version != self.version or _address(self.w) != self.address
+        moved = self.address and self.w.data_ptr() != self.address
+        return bool(moved) or self.w._version != self.version
 
     def differs(self, former: Former) -> bool:
         """Whether its values are others: `.data` is written without torch noticing."""
-        if self.address == 0:
+        if self.address == 0 or self.z.untyped_storage().size() == 0:  # FSDP2 has freed z
             return False
         with torch.no_grad():
             again = former.form(self.z.detach(), self.draw)
         return not torch.equal(_bits(again), _bits(self.w.detach()))
+
+
+def formed(name: str, z: Tensor, w: Tensor, draw: Draw) -> Formed:
+    """A w that was made just now."""
+    has_memory = not (in_functorch() or is_sharded(w))
+    return Formed(name, z, w, draw, w._version, w.data_ptr() if has_memory else 0)
 
 
 class FlatWeights(list):
@@ -68,14 +68,16 @@ def check_unchanged(
     module: Module, formed: Sequence[Formed], audit: Audit | None, former: Former
 ) -> None:
     """Refuse a w that was written; say where a w is kept, when it is first read."""
-    fresh = [one for one in formed if audit is not None and audit.looks_first_at(one.name)]
+    looks = audit is not None and audit.is_watching
+    fresh = [one for one in formed if looks and audit and audit.looks_first_at(one.name)]
     for one in formed:
-        if one.was_changed or (one in fresh and one.differs(former)):
+        first = any(one is other for other in fresh)
+        if one.was_changed or (first and one.differs(former)):
             raise RuntimeError(
                 f"{one.name!r} was changed in forward(): it is a noisy copy there, so that the "
                 f"change would be lost; change the parameter outside the training pass"
             )
-    for name in _keeping(module, {one.address for one in fresh} - {0}):
+    for name in _keeping(module, {one.address for one in fresh} - {0}) if fresh else ():
         warnings.warn(
             f"{type(module).__name__} keeps a noisy weight in its attribute {name!r} after the "
             f"pass: whoever reads it later, in eval mode too, reads this draw",
@@ -94,13 +96,8 @@ def _keeping(module: Module, addresses: set[int]) -> list[str]:
 
 
 def _address(tensor: Tensor) -> int:
-    if (
-        is_sharded(tensor)
-        or in_functorch()
-        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    ):
-        return 0
-    return tensor.data_ptr()
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return 0 if wrapped else tensor.data_ptr()
 
 
 def _bits(tensor: Tensor) -> Tensor:

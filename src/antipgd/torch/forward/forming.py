@@ -4,7 +4,7 @@ A copy that autograd knows as a copy, into whose memory the draws are then writt
 bits are made in float32 and rounded to nearest. Knows tensors and draws, not when w is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -51,14 +51,22 @@ class Former:
 
         return law_arguments(self.law)
 
-    def form(self, z: Tensor, draw: Draw) -> Tensor:
-        """w, through which gradients reach z unchanged."""
+    def form(self, z: Tensor, draw: Draw, known: "Known | None" = None) -> Tensor:
+        """w, through which gradients reach z unchanged.
+
+        `known` remembers how the last w of this parameter lay: most lie as the last one did.
+        """
         if in_functorch():
             return self._form_by_sum(z, draw)
         w = z.clone()
+        if known is not None and known.fits(w):
+            known.inject(w.data_ptr(), *draw)
+            return w
         target, shard = local_part(w) if is_sharded(w) else (w, None)
         if target.dtype in WIDE:
-            self.add(target, shard, draw)
+            template = self.add(target, shard, draw)
+            if known is not None and template is not None and w.numel() < MANY:
+                known.remember(w, template.on_one_thread(self._law_arguments))
         else:
             target = target.detach()
             wide = target.float()
@@ -74,14 +82,17 @@ class Former:
             self.add(xi, None, draw)
         return (z.to(wide) + xi).to(z.dtype)
 
-    def add(self, tensor: Tensor, shard: Shard | None, draw: Draw) -> None:
-        """tensor += the draws, in place, in memory that nobody has read yet; 32 or 64 bits."""
-        if tensor.device.type != "cpu" or compiled_targets() is None:
+    def add(self, tensor: Tensor, shard: Shard | None, draw: Draw) -> Any:
+        """tensor += the draws, in place, in memory that nobody has read yet; 32 or 64 bits.
+
+        Returns the template of its layout, if a compiled kernel has one.
+        """
+        if not tensor.is_cpu or compiled_targets() is None:
             tensor = tensor.detach()
             with torch.no_grad():
                 coefficients = draw.coefficients[0].tolist()
                 kernel.inject(tensor, int(draw.key[0]), draw.newest, coefficients, self.law, shard)
-            return
+            return None
         layout = (tensor.shape, tensor.stride(), tensor.dtype, shard)
         template = self._templates.get(layout)
         if template is None:
@@ -93,6 +104,32 @@ class Former:
             tensor.data_ptr(), draw.key, draw.newest, draw.coefficients, self._law_arguments,
             threads,
         )  # fmt: skip
+        return template
+
+
+class Known:
+    """How the last w of a parameter lay in memory."""
+
+    __slots__ = ("dtype", "inject", "shape", "strides")
+
+    def __init__(self) -> None:
+        self.dtype: torch.dtype | None = None
+
+    def remember(self, w: Tensor, inject: Callable[..., None]) -> None:
+        """This is the last one, a whole tensor on the CPU; `inject` adds to such."""
+        if type(w) is Tensor:
+            self.shape, self.strides, self.dtype = w.shape, w.stride(), w.dtype
+            self.inject = inject
+
+    def fits(self, w: Tensor) -> bool:
+        """Whether this w lies as the last one did."""
+        return (
+            self.dtype is w.dtype
+            and type(w) is Tensor
+            and w.is_cpu
+            and w.stride() == self.strides
+            and w.shape == self.shape
+        )
 
 
 def in_functorch() -> bool:

@@ -49,6 +49,7 @@ class InPasses(Noise):
         super().__init__(settings, optimizers, roll, model)
         self._passes = passes
         self._audits = audit
+        self._audited: set[str] = set()
         self._seats: list[Seat] = []
         self._undo: dict[int, Callable[[], None]] = {}  # by module
         self._stepped: set[int] = set()  # optimizers that made a step since the draw
@@ -96,11 +97,21 @@ class InPasses(Noise):
             for row, m in enumerate(self.members)
         ]
         self._stand_behind(model)
-        if self._audits:
+        self._audit()
+        self._set_draws()
+
+    def _audit(self) -> None:
+        """Look at parameters that nobody has looked at yet."""
+        fresh = {
+            seat.name: seat.parameter
+            for seat in self._seats
+            if seat.parameter.requires_grad and seat.name not in self._audited
+        }
+        if self._audits and fresh:
             if self._passes.audit is None:
                 self._passes.audit = Audit()
-            self._passes.audit.watch((seat.name, seat.parameter) for seat in self._seats)
-        self._set_draws()
+            self._passes.audit.watch(fresh.items())
+            self._audited |= set(fresh)
 
     def _stand_behind(self, model: Module) -> None:
         """Give seats where the parameters are read; a slot keeps its own while it is not known.
@@ -182,6 +193,8 @@ class InPasses(Noise):
             self._passes.settle()
         if self._passes.audit is not None:
             self._passes.audit.check()
+            if not self._passes.audit.is_watching:
+                self._passes.audit = None
         if rests(optimizer):  # as when torch.distributed.checkpoint loads one after the other
             return
         self._check_loaded()

@@ -24,7 +24,8 @@ from antipgd.noise import Law
 from antipgd.torch.drawing import Drawing
 from antipgd.torch.forward.auditing import Audit
 from antipgd.torch.forward.formed import FlatWeights, Formed, check_unchanged
-from antipgd.torch.forward.forming import Draw, Former, in_functorch
+from antipgd.torch.forward.formed import formed as as_formed
+from antipgd.torch.forward.forming import Draw, Former, Known, in_functorch
 from antipgd.torch.forward.recomputing import Recipes
 from antipgd.torch.forward.rounding import check_read
 
@@ -36,7 +37,8 @@ class Seat:
     """One parameter that takes noise, wherever in the model it is read."""
 
     __slots__ = (
-        "coefficients", "dtype", "facts", "gathered", "key", "keys", "name", "parameter", "still",
+        "coefficients", "dtype", "facts", "gathered", "key", "keys", "known", "name", "parameter",
+        "still",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +55,7 @@ class Seat:
         self.key = np.array([keys(0)], np.uint64)
         self.coefficients = np.zeros((1, 1))
         self.still = True  # it carries no draw
+        self.known = Known()
         self.facts = torch.from_numpy(np.array([self.key[0], row], np.uint64).view(np.int64))
 
 
@@ -145,7 +148,7 @@ class Passes:
 
     def enter(self, module: Module, frame: Any) -> None:
         """A module's call begins."""
-        if getattr(module, "_is_replica", False):
+        if "_is_replica" in module.__dict__:
             raise RuntimeError(
                 "torch.nn.DataParallel hands its replicas weights without noise; "
                 "use DistributedDataParallel"
@@ -240,7 +243,8 @@ class Passes:
                 call.recipes.__exit__(None, None, None)
             if self._recipes is not None:
                 self._recipes.forget(one.w for one in call.formed.values())
-            closed.append(call)
+            if call.formed:
+                closed.append(call)
         if index == 0:
             _forget_parametrized()
         for call in closed:
@@ -280,9 +284,14 @@ class Passes:
                 return z
         elif self._thread != threading.get_ident():
             return z
-        elif self._is_stale():
-            self.settle()
-            return z
+        else:
+            try:
+                self._calls[0].frame.clear()  # which a frame that is executing refuses
+            except RuntimeError:
+                pass
+            else:
+                self.settle()
+                return z
         module = module_ref()
         if module is None or (seat.gathered and z is seat.parameter):
             return z
@@ -308,9 +317,9 @@ class Passes:
         key = (id(z), torch.is_grad_enabled())
         if key in formed:
             return formed[key].w
-        draw = self.draw_of(seat)
-        w = self.former.form(z, draw)
-        formed[key] = Formed.of(seat.name, z, w, draw)
+        draw = Draw(seat.key, self._newest, seat.coefficients)
+        w = self.former.form(z, draw, seat.known)
+        formed[key] = as_formed(seat.name, z, w, draw)
         if self._recipes is not None and self._calls:
             self._recipes.remember(z, w, seat.name, draw)
         if self.drawing.per == "micro-batch" and w.requires_grad:
