@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from antipgd.torch.forward.auditing import Audit
-from antipgd.torch.forward.forming import Draw, Former, in_functorch
-from antipgd.torch.parts import is_sharded
+from antipgd.torch.forward.forming import Draw, Former
 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -43,7 +42,7 @@ class Formed:
 
     def differs(self, former: Former) -> bool:
         """Whether its values are others: `.data` is written without torch noticing."""
-        if self.address == 0:
+        if self.address == 0 or self.z.untyped_storage().size() == 0:  # which FSDP2 has freed
             return False
         with torch.no_grad():
             again = former.form(self.z.detach(), self.draw)
@@ -94,11 +93,8 @@ def _keeping(module: Module, addresses: set[int]) -> list[str]:
 
 
 def _address(tensor: Tensor) -> int:
-    if (
-        is_sharded(tensor)
-        or in_functorch()
-        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    ):
+    """Where its memory is; 0 for a DTensor and inside torch.func, which have none of their own."""
+    if type(tensor) is not Tensor or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return 0
     return tensor.data_ptr()
 

@@ -18,7 +18,7 @@ from antipgd.noise.laws import Law
 from antipgd.noise.placement import Shard
 from antipgd.torch import kernel
 from antipgd.torch.adding import compiled_targets
-from antipgd.torch.parts import is_sharded, local_part
+from antipgd.torch.parts import local_part
 
 WIDE = (torch.float32, torch.float64)
 NARROW = (torch.bfloat16, torch.float16)
@@ -62,7 +62,7 @@ class Former:
             return self._form_by_sum(z, draw)
         w = z.clone()
         if not draw.is_nothing:
-            target, shard = local_part(w) if is_sharded(w) else (w, None)
+            target, shard = (w, None) if type(w) is Tensor else local_part(w)
             self._write(target.detach(), shard, draw)
         return w
 
