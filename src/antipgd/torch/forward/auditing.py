@@ -38,9 +38,14 @@ class Audit:
         """Whether a parameter has yet to be seen."""
         return name in self._removers
 
+    @property
+    def watches_any(self) -> bool:
+        """Whether some parameter has yet to be seen."""
+        return bool(self._removers)
+
     def know(self, seats: Iterable[Any]) -> None:
         """The keys by which compiled passes tell what they have read."""
-        if self._removers:
+        if self.watches_any:
             self._keys = {seat.name: seat.keys(0) for seat in seats}
             compiled_reads.difference_update(self._keys.values())  # of passes before
 

@@ -19,7 +19,7 @@ from antipgd.torch.forward.forming import Draw, Former
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Formed:
     """One w, and what it was when it was made."""
 
@@ -67,14 +67,16 @@ def check_unchanged(
     module: Module, formed: Sequence[Formed], audit: Audit | None, former: Former
 ) -> None:
     """Refuse a w that was written; say where a w is kept, when it is first read."""
-    fresh = [one for one in formed if audit is not None and audit.looks_first_at(one.name)]
+    fresh = []
+    if audit is not None and audit.watches_any:
+        fresh = [one for one in formed if audit.looks_first_at(one.name)]
     for one in formed:
         if one.was_changed or (one in fresh and one.differs(former)):
             raise RuntimeError(
                 f"{one.name!r} was changed in forward(): it is a noisy copy there, so that the "
                 f"change would be lost; change the parameter outside the training pass"
             )
-    for name in _keeping(module, {one.address for one in fresh} - {0}):
+    for name in _keeping(module, {one.address for one in fresh} - {0}) if fresh else []:
         warnings.warn(
             f"{type(module).__name__} keeps a noisy weight in its attribute {name!r} after the "
             f"pass: whoever reads it later, in eval mode too, reads this draw",
