@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from antipgd.noise import as_law, kernels, laws, stream_key
 from antipgd.noise.injection import combine
-from antipgd.noise.inplace import Targets, inject, law_arguments
+from antipgd.noise.inplace import Targets, _shares, inject, law_arguments
 from antipgd.noise.placement import PIECE_ELEMENTS, Shard, pieces_of
 from antipgd.noise.stream import key_draws, key_indices
 from stream_backends import LAWS

@@ -248,7 +248,8 @@ class Passes:
         if index == 0:
             _forget_parametrized()
         for call in closed:
-            check_unchanged(call.module, list(call.formed.values()), self.audit, self.former)
+            if call.formed:
+                check_unchanged(call.module, list(call.formed.values()), self.audit, self.former)
 
     def settle(self) -> None:
         """Close what an interrupted pass has left open."""
