@@ -50,7 +50,7 @@ class Audit:
 
     def know(self, seats: Iterable[Any]) -> None:
         """The keys by which compiled passes tell what they have read."""
-        if self.watches_any:
+        if self.is_watching:
             self._keys = {seat.name: seat.keys(0) for seat in seats}
             compiled_reads.difference_update(self._keys.values())  # of passes before
 
