@@ -43,7 +43,7 @@ class Formed:
 
     def differs(self, former: Former) -> bool:
         """Whether its values are others: `.data` is written without torch noticing."""
-        if self.address == 0:
+        if self.address == 0 or _is_freed(self.z):
             return False
         with torch.no_grad():
             again = former.form(self.z.detach(), self.draw)
@@ -101,6 +101,11 @@ def _address(tensor: Tensor) -> int:
     ):
         return 0
     return tensor.data_ptr()
+
+
+def _is_freed(z: Tensor) -> bool:
+    """Whether FSDP2 has taken the gathered tensor's memory away, as it does when a call ends."""
+    return z.untyped_storage().nbytes() < z.numel() * z.element_size()
 
 
 def _bits(tensor: Tensor) -> Tensor:
