@@ -160,7 +160,7 @@ class Text(torch.nn.Module):
 
 
 def text(rank=0, ranks=1):
-    tokens = torch.randint(0, 11, (12, 6), generator=torch.Generator().manual_seed(2))
+    tokens = torch.randint(0, 11, (12, 12), generator=torch.Generator().manual_seed(2))
     tokens = tokens[rank::ranks]
     return tokens, torch.nn.functional.one_hot(tokens.roll(1, 1), 11).float()
 

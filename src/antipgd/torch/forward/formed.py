@@ -37,7 +37,7 @@ class Formed(NamedTuple):
 
     def differs(self, former: Former) -> bool:
         """Whether its values are others: `.data` is written without torch noticing."""
-        if self.address == 0 or self.z.untyped_storage().size() == 0:  # FSDP2 has freed z
+        if self.address == 0 or _is_freed(self.z):
             return False
         with torch.no_grad():
             again = former.form(self.z.detach(), self.draw)
@@ -98,6 +98,11 @@ def _keeping(module: Module, addresses: set[int]) -> list[str]:
 def _address(tensor: Tensor) -> int:
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return 0 if wrapped else tensor.data_ptr()
+
+
+def _is_freed(z: Tensor) -> bool:
+    """Whether FSDP2 has taken the gathered tensor's memory away, as it does when a call ends."""
+    return z.untyped_storage().nbytes() < z.numel() * z.element_size()
 
 
 def _bits(tensor: Tensor) -> Tensor:
