@@ -16,6 +16,7 @@ from antipgd.noise import ANTI, Law, Schedule, as_law, as_taps
 from antipgd.noise.injection import check_sigma
 from antipgd.torch import saved
 from antipgd.torch.advice import advise
+from antipgd.torch.anchored import refuse_unfit
 from antipgd.torch.handle import Noise, attached_noises
 from antipgd.torch.members import Exclude
 from antipgd.torch.parts import agree, is_distributed
@@ -48,10 +49,15 @@ def attach(
     A frozen tensor (requires_grad=False) takes no noise while it is frozen. A step in which every
     group has learning rate 0 is not counted and adds nothing. Where torch.distributed is
     initialised, every rank must attach; `seed=None` is rank 0's then.
+
+    Optimizers that pull weights to an average (schedule-free, Lookahead, …) and containers of
+    optimizers are refused.
     """
-    optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper has no hooks
+    given = optimizer
+    optimizer = getattr(given, "optimizer", given)  # Accelerate's wrapper has no hooks
     noise, records, error = None, [], None
     try:
+        _check_optimizer(given, optimizer)
         noise = _made(
             optimizer, sigma, relative, law, taps, seed, schedule, exclude, model, namespace
         )
@@ -79,8 +85,6 @@ def _made(
     namespace: str,
 ) -> Noise:
     """A noise that acts on nothing yet, of checked settings."""
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"attach needs a torch.optim.Optimizer; got {type(optimizer).__name__}")
     check_sigma(sigma)
     _check_record_can_hold(relative, namespace)
     for group in optimizer.param_groups:
@@ -93,6 +97,13 @@ def _made(
     )  # fmt: skip
     _refuse_shared(noise)
     return noise
+
+
+def _check_optimizer(given: object, optimizer: object) -> None:
+    """Refuse what is no optimizer, or one whose weights the noise would not come out of again."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"attach needs a torch.optim.Optimizer; got {type(optimizer).__name__}")
+    refuse_unfit(given, optimizer)
 
 
 def _check_record_can_hold(relative: object, namespace: object) -> None:
