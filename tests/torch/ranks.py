@@ -14,7 +14,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -207,6 +207,35 @@ def load(rank, ranks, folder):
         noise.stop(remove=False)
 
 
+def replaced(rank, ranks, folder):
+    """Each rank sees it in its own part, and all in the same step; a resume says nothing."""
+    for shard in (False, True):
+        model = make_model()
+        if shard:
+            fully_shard(model)
+        else:
+            model = DistributedDataParallel(model)
+        optimizer = sgd(model)
+        noise = attach(optimizer, SIGMA, seed=SEED, model=model)
+        train(model, optimizer, 5, rank, ranks)
+        best = [full(p).clone() for p in model.parameters()]
+        state = optimizer.state_dict()
+        train(model, optimizer, 5, rank, ranks)
+        with torch.no_grad():
+            for parameter, w in zip(model.parameters(), best, strict=True):
+                new = w
+                if shard:
+                    mesh, placements = parameter.device_mesh, parameter.placements
+                    new = distribute_tensor(w, mesh, placements)
+                parameter.copy_(new)
+        with pytest.raises(RuntimeError, match="weights were replaced since the last step"):
+            noise.stop()
+        optimizer.load_state_dict(state)
+        check_noise(model, noise, 5)
+        train(model, optimizer, 2, rank, ranks)
+        noise.stop()
+
+
 def save_plain_sgd(rank, ranks, folder):
     """DCP makes steps of its own at learning rate 0 when an optimizer has no state yet."""
     model = make_model()
@@ -290,8 +319,8 @@ def mutated_2000(rank, ranks, folder):
 
 SCENARIOS = {
     f.__name__: f
-    for f in (ddp, fsdp, fsdp_options, fsdp_other_dim, relative, save, load, save_plain_sgd,
-              disagree, tensor_parallel, nested, mutated_300, mutated_2000)
+    for f in (ddp, fsdp, fsdp_options, fsdp_other_dim, relative, replaced, save, load,
+              save_plain_sgd, disagree, tensor_parallel, nested, mutated_300, mutated_2000)
 }  # fmt: skip
 
 if __name__ == "__main__":

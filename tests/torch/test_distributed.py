@@ -23,7 +23,7 @@ def torchrun(ranks, folder, *scenarios):
 
 def test_two_ranks(tmp_path):
     torchrun(2, tmp_path, "ddp", "fsdp", "fsdp_options", "fsdp_other_dim", "relative",
-             "save_plain_sgd", "disagree")  # fmt: skip
+             "replaced", "save_plain_sgd", "disagree")  # fmt: skip
 
 
 def test_saved_on_two_ranks_goes_on_with_one_and_three(tmp_path):

@@ -38,6 +38,7 @@ BAD = {
     "namespace": [None, 3],
     "relative": [0, 1, None, "no"],
     "paused": [0, "no", None],
+    "samples": [["0000"], ["0000000g", ""], ["00000000"], [3, ""], "00000000", None],
 }
 
 
@@ -75,7 +76,8 @@ def test_formats_and_fields_that_are_not_known():
 
 
 def test_a_record_is_what_it_was_after_writing_and_reading():
-    changes = ({}, {"clock": None}, {"namespace": "a", "relative": True, "paused": True},
+    changes = ({}, {"clock": None}, {"samples": ["3f80000000000000", ""]},
+               {"namespace": "a", "relative": True, "paused": True},
                {"law": "student-t:2.5", "seed": 2**64 - 1, "sigma": 0.1 + 0.2})  # fmt: skip
     for change in changes:
         record = read_record(GOOD | change, PLACE)

@@ -35,6 +35,7 @@ from antipgd.torch.recalibration import recalibrated
 from antipgd.torch.record import Record, facts_of
 from antipgd.torch.sigma import next_sigmas
 from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
+from antipgd.torch.watching import Watch
 
 log = logging.getLogger("antipgd")
 _live: "weakref.WeakSet[Noise]" = weakref.WeakSet()
@@ -75,6 +76,7 @@ class Noise:
         self._inside_clean = False
         self.roll = Membership(optimizer, model, exclude, law, taps, namespace, relative)
         self.roll.set_keys(seed)
+        self._watch = Watch(law, taps)
         self._adder = self.roll.adder()  # of the step under way, with its σ
         self._sigmas: list[float] = []
         self._pending: list[Record] = []
@@ -107,6 +109,7 @@ class Noise:
         self.clock = math.nan if first.clock is None else first.clock
         self.paused = first.paused
         matching.take_over(records, self.members)
+        self._watch.expect(self.members, matching.samples_of(records))
         self.roll.set_keys(self.seed)
         self._adder = Adder(self._adder.members, self.law)  # the old one has the old keys
 
@@ -157,13 +160,11 @@ class Noise:
         members = self.members
         if self._inside_clean:  # where nobody joins or leaves
             members = self.roll.as_listed(self.optimizer, self.seed)
-        indices = range(len(self.optimizer.param_groups)) if only is None else [only]
-        return [
-            matching.record_of(
-                common, [m for m in members if m.group == index], not self._inside_clean
-            )
-            for index in indices
-        ]
+        carried, found = not self._inside_clean, []
+        for index in range(len(self.optimizer.param_groups)) if only is None else [only]:
+            own = [member for member in members if member.group == index]
+            found.append(matching.record_of(common, own, carried, self._watch.samples(own)))
+        return found
 
     def _write(self, mark: saved.Live) -> str:
         self._look_again()
@@ -172,6 +173,7 @@ class Noise:
 
     def _look_again(self) -> None:
         if not self._inside_clean:
+            self._check_weights(thorough=True)
             self.roll.refresh(self.optimizer, self.seed, self.step_count)
         saved.mark(self.optimizer, self._write)
 
@@ -218,6 +220,8 @@ class Noise:
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Find all that could go wrong before the optimizer moves the weights."""
+        if not self._inside_clean:
+            self._check_weights()
         if self.paused or rests(optimizer):
             return
         self._refuse_inside_clean("optimizer.step()")
@@ -227,7 +231,10 @@ class Noise:
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Add ε to every member, with or without a gradient, if the optimizer made a step."""
-        if self.paused or rests(optimizer) or is_inner_step(optimizer) or was_skipped(optimizer):
+        if is_inner_step(optimizer):
+            return
+        if self.paused or rests(optimizer) or was_skipped(optimizer):
+            self._watch.remember()
             return
         members = self._adder.members
         sigmas = [[s, *member.sigmas] for s, member in zip(self._sigmas, members, strict=True)]
@@ -236,7 +243,13 @@ class Noise:
         self.step_count += 1
         for member, row in zip(members, sigmas, strict=True):
             member.sigmas = row[: len(self.taps) - 1]
+        self._watch.remember(members)
         self.clock += progress(optimizer, members, self._sigmas)
+
+    def _check_weights(self, thorough: bool = False) -> None:
+        """Refuse weights that were replaced since the noise last left them."""
+        if self._watch.is_changed(thorough) and not is_inner_step(self.optimizer):
+            self._watch.judge(self.step_count)
 
     # What users call
 
@@ -276,6 +289,7 @@ class Noise:
         (needs `model=` in attach) and are what they were, after. Costs a copy of the weights.
         """
         self._refuse_inside_clean("clean()")
+        self._check_weights(thorough=True)
         if recalibrate is not None and self._model is None:
             raise ValueError("recalibrate needs the model: attach(..., model=model)")
         if self._model is None and any(is_sharded(member.parameter) for member in self.members):
@@ -301,6 +315,7 @@ class Noise:
         if not self.attached:
             return
         if remove:
+            self._check_weights(thorough=True)
             take_out(self.roll.adder(), self.taps, self.step_count, self._model)
         self.reset()
         for remover in self._removers:
@@ -315,6 +330,12 @@ class Noise:
         self._refuse_inside_clean("reset()")
         for member in self.members:
             member.sigmas = [0.0] * (len(self.taps) - 1)
+        self._watch.forget()
+
+    def vouch(self) -> None:
+        """Say that the weights, though changed from outside, still carry the noise."""
+        self._refuse_inside_clean("vouch()")
+        self._watch.remember()
 
     def rescale(self) -> None:
         """Measure the tensors' root mean squares again, for the draws to come (relative σ)."""

@@ -134,6 +134,8 @@ class Membership:
                 members[i] = known
         if telescopes(self._taps) and gone:
             take_out(Adder(list(gone.values()), self._law), self._taps, step, None)
+            for member in gone.values():
+                member.sigmas = [0.0] * len(member.sigmas)
         self._listed, self._names = _listed(optimizer), self._names_now(optimizer)
         self.members = members
         self._kept = _parameters(optimizer)

@@ -44,6 +44,7 @@ class Record:
     namespace: str = ""
     relative: bool = False
     paused: bool = False
+    samples: tuple[str, ...] = ()  # elements of the weights that carry the noise; "": unknown
 
     def text(self) -> str:
         """As it is written."""
@@ -53,7 +54,8 @@ class Record:
 
 
 BY_PARAMETER = ("names", "shapes", "first_lrs", "scales", "sigmas")
-COMMON = tuple(field.name for field in fields(Record) if field.name not in BY_PARAMETER)
+OF_WEIGHTS = ("samples",)  # which belong to the parameters, too, but may be left out
+COMMON = tuple(f.name for f in fields(Record) if f.name not in (*BY_PARAMETER, *OF_WEIGHTS))
 
 Check = Callable[[str, object], Any]
 
@@ -117,6 +119,14 @@ def _natural(label: str, value: object) -> float:
     return number(label, value, 0)
 
 
+def _sample(label: str, value: object) -> str:
+    """Some float32 numbers, as the text of their bytes."""
+    text = _text(label, value)
+    if len(text) % 8 or set(text) - set("0123456789abcdef"):
+        raise ValueError(f"{label} must be eight hexadecimal digits a number; got {text!r}")
+    return text
+
+
 CHECKS: dict[str, Check] = {
     "stream": _whole(1, 2**31),
     "law": _law,
@@ -134,6 +144,7 @@ CHECKS: dict[str, Check] = {
     "namespace": _text,
     "relative": _flag,
     "paused": _flag,
+    "samples": _listed(_sample),
 }
 
 
@@ -169,7 +180,7 @@ def _as_format(given: Mapping[str, object], where: str) -> dict[str, tuple[str, 
     names = {field.name: field.name for field in fields(Record)}
     needed = {field.name for field in fields(Record) if field.default is MISSING}
     if "format" not in given:
-        del names["form"]
+        del names["form"], names["samples"]
         names["stream"] = "version"
         needed = set(names)
     else:
@@ -192,7 +203,7 @@ def _as_format(given: Mapping[str, object], where: str) -> dict[str, tuple[str, 
 
 def _check_lengths(record: Record, where: str) -> None:
     count = len(record.names)
-    for name in BY_PARAMETER:
+    for name in (*BY_PARAMETER, *(f for f in OF_WEIGHTS if getattr(record, f))):
         if len(getattr(record, name)) != count:
             raise ValueError(
                 f"{where}: {name} must have {count} entries, one for each name; "
