@@ -1,6 +1,7 @@
 """What each rank of a torchrun job does in test_distributed.py: ranks.py SCENARIO,… FOLDER."""
 
 import json
+import re
 import sys
 import warnings
 from datetime import timedelta
@@ -273,6 +274,44 @@ def disagree(rank, ranks, folder):
     assert all(torch.equal(p, w) for p, w in zip(model.parameters(), before, strict=True))
 
 
+def part(rank, ranks, folder):
+    """What one rank alone does is found, without anyone waiting: after 50 steps, or at a save."""
+
+    def other_sigma(optimizer, noise):
+        noise.sigma = SIGMA * (1 + rank)
+
+    def no_rate(optimizer, noise):
+        optimizer.param_groups[0]["lr"] = 0.0 if rank == 1 else 0.05
+
+    def nothing(optimizer, noise):
+        pass
+
+    def same(optimizer, noise):
+        noise.sigma = 2 * SIGMA
+
+    for change, act in product((other_sigma, no_rate, nothing, same), ("steps", "save", "stop")):
+        model = make_model()
+        optimizer = sgd(model)
+        schedule = (lambda n: 1.0 + rank * (n > 3)) if change is nothing else None
+        noise = attach(optimizer, SIGMA, seed=SEED, schedule=schedule)
+        train(model, optimizer, 5)
+        change(optimizer, noise)
+        found = ""
+        try:
+            for _ in range(120 if act == "steps" else 3):
+                optimizer.step()
+            if act != "steps":
+                optimizer.state_dict() if act == "save" else noise.stop()
+        except RuntimeError as error:
+            found = str(error)
+        everyone = [None] * ranks
+        dist.all_gather_object(everyone, found)
+        assert any(everyone) == (change is not same), (change, act, everyone)
+        word = "the ranks have parted in their noise: (step|clock|sigma of draws) is"
+        assert all(re.match(word, text) for text in everyone if text), everyone
+        noise.stop(remove=False)
+
+
 def tensor_parallel(rank, ranks, folder):
     expected = single(even_model)
     model = even_model()
@@ -320,7 +359,7 @@ def mutated_2000(rank, ranks, folder):
 SCENARIOS = {
     f.__name__: f
     for f in (ddp, fsdp, fsdp_options, fsdp_other_dim, relative, replaced, save, load,
-              save_plain_sgd, disagree, tensor_parallel, nested, mutated_300, mutated_2000)
+              save_plain_sgd, disagree, part, tensor_parallel, nested, mutated_300, mutated_2000)
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -348,6 +348,35 @@ def test_a_resume_of_one_alone_is_loud(forgotten):
         train(model, optimizer, 1)
 
 
+def test_a_copied_optimizer_that_trained_without_its_noise():
+    """Its weights still carry the draw that it was copied with, which is shown, and taken out."""
+    model, optimizer, noise = begin()
+    other_model, other = copy.deepcopy((model, optimizer))
+    train(other_model, other, 20)
+    carried = [noise.injected(p) for p in model.parameters()]
+    wanted = [p.detach() - x for p, x in zip(other_model.parameters(), carried, strict=True)]
+    attach(other, sigma=SIGMA).stop()
+    for p, z in zip(other_model.parameters(), wanted, strict=True):
+        assert torch.allclose(p, z, atol=1e-6)
+
+
+def test_best_weights_saved_one_line_too_late():
+    model, optimizer, noise = begin()
+    with noise.clean():
+        inside = model.state_dict()
+        copied = copy.deepcopy(inside)
+    best = copy.deepcopy(model.state_dict())
+    assert all(torch.equal(inside[name], best[name]) for name in best)  # one memory: w again
+    train(model, optimizer, 10)
+    model.load_state_dict(best)
+    with pytest.raises(RuntimeError, match=REPLACED):
+        noise.stop()
+    model.load_state_dict(copied)
+    noise.reset()
+    noise.stop()
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in copied.items())
+
+
 def test_a_checkpoint_of_half_precision_is_close_enough():
     model, optimizer, noise = begin()
     halved = {name: value.bfloat16() for name, value in model.state_dict().items()}

@@ -159,7 +159,7 @@ def attach_copy(optimizer: Optimizer, sigma: float, seed: int, **settings: Any) 
     records = noise.checked(optimizer.param_groups)
     if records:
         noise.adopt(records)
-        noise.hook()
+        noise.hook(alone=True)
     return noise
 
 

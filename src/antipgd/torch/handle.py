@@ -30,6 +30,7 @@ from antipgd.torch.clock import progress
 from antipgd.torch.detached import DetachedNoise
 from antipgd.torch.members import Exclude, Member
 from antipgd.torch.membership import Membership
+from antipgd.torch.parting import Parting
 from antipgd.torch.parts import agree, is_sharded
 from antipgd.torch.recalibration import recalibrated
 from antipgd.torch.record import Record, facts_of
@@ -76,7 +77,7 @@ class Noise:
         self._inside_clean = False
         self.roll = Membership(optimizer, model, exclude, law, taps, namespace, relative)
         self.roll.set_keys(seed)
-        self._watch = Watch(law, taps)
+        self._watch, self._parting = Watch(law, taps), Parting(alone=True)
         self._adder = self.roll.adder()  # of the step under way, with its σ
         self._sigmas: list[float] = []
         self._pending: list[Record] = []
@@ -131,8 +132,9 @@ class Noise:
         """σ of each member's next draw."""
         return self._next_sigmas(self.members)
 
-    def hook(self) -> None:
-        """Act on the optimizer from here on."""
+    def hook(self, alone: bool = False) -> None:
+        """Act on the optimizer from here on; not `alone`: every rank does."""
+        self._parting = Parting(alone)
         unseen: Any = torch.compiler.disable  # imports torch's compiler, so not before it is needed
         hooks = [
             self.optimizer.register_step_pre_hook(unseen(self._before_step)),
@@ -233,6 +235,10 @@ class Noise:
         """Add ε to every member, with or without a gradient, if the optimizer made a step."""
         if is_inner_step(optimizer):
             return
+        self._add(optimizer)
+        self._parting.step(self._progress)
+
+    def _add(self, optimizer: Optimizer) -> None:
         if self.paused or rests(optimizer) or was_skipped(optimizer):
             self._watch.remember()
             return
@@ -250,6 +256,13 @@ class Noise:
         """Refuse weights that were replaced since the noise last left them."""
         if self._watch.is_changed(thorough) and not is_inner_step(self.optimizer):
             self._watch.judge(self.step_count)
+        if thorough:
+            self._parting.look(self._progress)
+
+    def _progress(self) -> dict[str, Any]:
+        """What ranks that take the same steps have alike."""
+        sigmas = [member.sigmas for member in self.members]
+        return {"step": self.step_count, "clock": repr(self.clock), "sigma of draws": sigmas}
 
     # What users call
 
