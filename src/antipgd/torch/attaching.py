@@ -18,9 +18,10 @@ from antipgd.torch import saved
 from antipgd.torch.advice import advise
 from antipgd.torch.anchored import refuse_unfit
 from antipgd.torch.handle import Noise, attached_noises
-from antipgd.torch.members import Exclude
+from antipgd.torch.members import Exclude, Member, rms
 from antipgd.torch.parts import agree, is_distributed
 from antipgd.torch.record import Record
+from antipgd.torch.rounding import Rounding
 from antipgd.torch.stepping import has_stepped
 
 log = logging.getLogger("antipgd")
@@ -143,7 +144,14 @@ def _begin(noise: Noise, records: list[Record]) -> None:
     if not records:
         _ask_about_checkpoints(noise.optimizer, expected)
         advise(noise.members, sigmas, noise.seed, noise.relative)
+    noise.rounding = Rounding(*_sizes(noise, sigmas))
     noise.hook()
+
+
+def _sizes(noise: Noise, sigmas: list[float]) -> tuple[list[Member], list[float], list[float]]:
+    """The members that take noise, their σ, and their root mean squares, measured by all ranks."""
+    rows = [(m, s) for m, s in zip(noise.members, sigmas, strict=True) if not m.frozen]
+    return [m for m, _ in rows], [s for _, s in rows], [rms(m.parameter) for m, _ in rows]
 
 
 def attach_copy(optimizer: Optimizer, sigma: float, seed: int, **settings: Any) -> Noise:

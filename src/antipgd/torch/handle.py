@@ -34,6 +34,7 @@ from antipgd.torch.parting import Parting
 from antipgd.torch.parts import agree, is_sharded
 from antipgd.torch.recalibration import recalibrated
 from antipgd.torch.record import Record, facts_of
+from antipgd.torch.rounding import Rounding
 from antipgd.torch.sigma import next_sigmas
 from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
 from antipgd.torch.watching import Watch
@@ -78,6 +79,7 @@ class Noise:
         self.roll = Membership(optimizer, model, exclude, law, taps, namespace, relative)
         self.roll.set_keys(seed)
         self._watch, self._parting = Watch(law, taps), Parting(alone=True)
+        self.rounding = Rounding([], [], [])
         self._adder = self.roll.adder()  # of the step under way, with its σ
         self._sigmas: list[float] = []
         self._pending: list[Record] = []
@@ -251,6 +253,8 @@ class Noise:
             member.sigmas = row[: len(self.taps) - 1]
         self._watch.remember(members)
         self.clock += progress(optimizer, members, self._sigmas)
+        if self.step_count >= self.rounding.next:
+            self.rounding.passed(self.step_count)
 
     def _check_weights(self, thorough: bool = False) -> None:
         """Refuse weights that were replaced since the noise last left them."""
