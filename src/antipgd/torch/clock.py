@@ -5,7 +5,6 @@
 
 import math
 from collections.abc import Sequence
-from functools import cache, partial
 
 import torch
 from torch.optim import Optimizer
@@ -21,16 +20,23 @@ ADAPTIVE = (
 )
 
 
-def progress(optimizer: Optimizer, members: Sequence[Member], sigmas: Sequence[float]) -> float:
-    """Mean progress over all elements that take noise, nan where it is unknown."""
-    total = elements = 0.0
-    of_group = cache(partial(_of_group, optimizer))  # most tensors of a group have one σ
+Elements = dict[tuple[int, float], int]
+
+
+def elements_by_sigma(members: Sequence[Member], sigmas: Sequence[float]) -> Elements:
+    """How many elements take noise, by their param group and σ."""
+    found: Elements = {}
     for member, sigma in zip(members, sigmas, strict=True):
         if not member.frozen:
-            size = member.parameter.numel()
-            total += of_group(member.group, sigma) * size
-            elements += size
-    return total / elements if elements else 0.0
+            key = member.group, sigma
+            found[key] = found.get(key, 0) + member.parameter.numel()
+    return found
+
+
+def progress(optimizer: Optimizer, elements: Elements) -> float:
+    """Mean progress over all elements that take noise, nan where it is unknown."""
+    total = sum(_of_group(optimizer, *key) * size for key, size in elements.items())
+    return total / sum(elements.values()) if elements else 0.0
 
 
 def _of_group(optimizer: Optimizer, index: int, sigma: float) -> float:

@@ -14,19 +14,20 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from antipgd.noise import STREAM_VERSION, Law, Schedule
-from antipgd.noise.injection import check_sigma, injection_coefficients
+from antipgd.noise.injection import check_sigma
 from antipgd.noise.taps import Taps, telescopes
 from antipgd.torch import matching, saved
 from antipgd.torch.adding import Adder
 from antipgd.torch.advice import described
 from antipgd.torch.carrying import carried, take_out, taken_out
 from antipgd.torch.clock import ADAPTIVE as ADAPTIVE
-from antipgd.torch.clock import progress
+from antipgd.torch.clock import Elements, elements_by_sigma, progress
 from antipgd.torch.detached import DetachedNoise
 from antipgd.torch.members import Exclude, Member
 from antipgd.torch.membership import Membership
@@ -82,6 +83,8 @@ class Noise:
         self.rounding = Rounding([], [], [])
         self._adder = self.roll.adder()  # of the step under way, with its σ
         self._sigmas: list[float] = []
+        self._elements: Elements = {}
+        self._planned = -1  # the look at the members that these were made after
         self._pending: list[Record] = []
         self._removers: list[Callable[[], None]] = []
 
@@ -220,7 +223,10 @@ class Noise:
 
     def _plan(self) -> None:
         self._adder = self.roll.adder()
-        self._sigmas = self._next_sigmas(self._adder.members)
+        sigmas = self._next_sigmas(self._adder.members)
+        if self._planned != self.roll.looks or sigmas != self._sigmas:
+            self._elements = elements_by_sigma(self._adder.members, sigmas)
+        self._planned, self._sigmas = self.roll.looks, sigmas
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Find all that could go wrong before the optimizer moves the weights."""
@@ -245,14 +251,15 @@ class Noise:
             self._watch.remember()
             return
         members = self._adder.members
-        sigmas = [[s, *member.sigmas] for s, member in zip(self._sigmas, members, strict=True)]
-        coefficients = [injection_coefficients(self.taps, row) for row in sigmas]
-        self._adder.add(self.step_count + 1, coefficients)
+        table = np.empty((len(members), len(self.taps)))
+        table[:, 0] = self._sigmas
+        table[:, 1:] = np.reshape([m.sigmas for m in members], table[:, 1:].shape)
+        self._adder.add(self.step_count + 1, table * self.taps)  # as injection_coefficients has it
         self.step_count += 1
-        for member, row in zip(members, sigmas, strict=True):
-            member.sigmas = row[: len(self.taps) - 1]
-        self._watch.remember(members)
-        self.clock += progress(optimizer, members, self._sigmas)
+        for member, sigma in zip(members, self._sigmas, strict=True):
+            member.sigmas = [sigma, *member.sigmas][:-1]
+        self._watch.remember(members, self._adder.has_moved)
+        self.clock += progress(optimizer, self._elements)
         if self.step_count >= self.rounding.next:
             self.rounding.passed(self.step_count)
 

@@ -73,22 +73,31 @@ class Sampler:
             starts = accumulate((len(view) for view in views), initial=0)
             for place, (i, start) in enumerate(zip(kind, starts, strict=False)):
                 self._spots[i] = number, start, place
-        self._places = self.marks()[1:]
+        self._places = self._where()
+
+    def _tensors(self) -> list[Tensor]:
+        if self._sharded:  # whose local tensors may be exchanged
+            return [getattr(m.parameter, "_local_tensor", m.parameter) for m in self.members]
+        return self._locals
+
+    def _versions(self) -> list[int]:
+        return [tensor._version for tensor in self._tensors()]
+
+    def _where(self) -> tuple[list[int], list[torch.dtype]]:
+        tensors = self._tensors()
+        return [tensor.data_ptr() for tensor in tensors], [tensor.dtype for tensor in tensors]
 
     def marks(self) -> Marks:
         """Version, address and type of each tensor as it is now."""
-        tensors = self._locals
-        if self._sharded:  # whose local tensors may be exchanged
-            tensors = [getattr(m.parameter, "_local_tensor", m.parameter) for m in self.members]
-        return (
-            [tensor._version for tensor in tensors],
-            [tensor.data_ptr() for tensor in tensors],
-            [tensor.dtype for tensor in tensors],
-        )
+        return self._versions(), *self._where()
 
-    def fits(self, members: Sequence[Member], marks: Marks) -> bool:
+    def marks_in_place(self) -> Marks:
+        """The marks of tensors that are known not to have moved."""
+        return self._versions(), *self._places
+
+    def fits(self, members: Sequence[Member]) -> bool:
         """Whether these are its members, and lie where they lay."""
-        return members == self.members and marks[1:] == self._places
+        return members == self.members and self._where() == self._places
 
     def take(self) -> list[Tensor]:
         """The elements now, one tensor for each device and type; waits for no device."""

@@ -4,7 +4,6 @@ Knows the optimizer's groups, not when draws are made.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from torch.optim import Optimizer
@@ -12,7 +11,7 @@ from torch.optim import Optimizer
 from antipgd.noise.injection import check_sigma
 from antipgd.noise.schedules import Schedule, factor
 from antipgd.noise.taps import Taps
-from antipgd.torch.members import Member, check_fits_type
+from antipgd.torch.members import ALWAYS_FITS, Member, check_fits_type
 
 
 def next_sigmas(
@@ -24,24 +23,35 @@ def next_sigmas(
     taps: Taps,
 ) -> list[float]:
     """σ of each member's draw at `step`; 0 while it is frozen."""
+    group_sigmas = _GroupSigmas(optimizer, sigma, schedule, step)
+    found = [  # at every step of every tensor, so quickly
+        group_sigmas[m.group, m.first_lr] * m.scale if m.parameter.requires_grad else 0.0
+        for m in members
+    ]
+    if sum(map(abs, taps)) * max(found, default=0.0) > ALWAYS_FITS:
+        for member, own in zip(members, found, strict=True):
+            check_fits_type(own, taps, member, "sigma")
+    return found
 
-    @cache  # asks once for the tensors of a group, of which there may be a thousand
-    def unscaled(index: int, first_lr: float | None) -> float:
-        group = optimizer.param_groups[index]
+
+class _GroupSigmas(dict[tuple[int, float | None], float]):
+    """σ of a param group's draw before scaling, by the group and its first learning rate."""
+
+    def __init__(
+        self, optimizer: Optimizer, sigma: float, schedule: Schedule | str | None, step: int
+    ) -> None:
+        self._asked = optimizer, sigma, schedule, step
+
+    def __missing__(self, key: tuple[int, float | None]) -> float:
+        """Asked once for the tensors of a group, of which there may be a thousand."""
+        optimizer, sigma, schedule, step = self._asked
+        group = optimizer.param_groups[key[0]]
         if isinstance(schedule, str):
-            times = _relative_rate(first_lr, group)
+            times = _relative_rate(key[1], group)
         else:
             times = factor(schedule, step)
-        return check_sigma(group.get("sigma", sigma)) * times
-
-    found = []
-    for member in members:
-        own = 0.0
-        if not member.frozen:
-            own = unscaled(member.group, member.first_lr) * member.scale
-        check_fits_type(own, taps, member, "sigma")
-        found.append(own)
-    return found
+        self[key] = check_sigma(group.get("sigma", sigma)) * times
+        return self[key]
 
 
 def _relative_rate(first_lr: float | None, group: Mapping[str, Any]) -> float:

@@ -41,17 +41,17 @@ class Watch:
         self._expected: list[NDArray[np.float64]] = []  # by a checkpoint, until it is compared
         self._turn = 0
 
-    def remember(self, members: Sequence[Member] | None = None) -> None:
+    def remember(
+        self, members: Sequence[Member] | None = None, may_have_moved: bool = True
+    ) -> None:
         """Keep what the weights are now, of the members as they were unless they are given."""
         members = self._members if members is None else members
         if not telescopes(self._taps):  # there are no clean weights that could be wrong
             return
-        marks = self._sampler.marks()
-        if not self._sampler.fits(members, marks):
+        if (may_have_moved or members != self._members) and not self._sampler.fits(members):
             self._sampler = Sampler(members)
-            marks = self._sampler.marks()
         self._members, self._expected = self._sampler.members, []
-        self._marks, self._taken = marks, self._sampler.take()
+        self._marks, self._taken = self._sampler.marks_in_place(), self._sampler.take()
 
     def expect(self, members: Sequence[Member], samples: Sequence[str]) -> None:
         """Keep what a checkpoint says that the weights are, or will be once they are loaded."""
