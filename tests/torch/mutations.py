@@ -61,6 +61,7 @@ def old_format(state):
             **json.loads(group["antipgd"]),
         }
         del fields["format"]
+        fields.pop("samples", None)
         fields["version"] = fields.pop("stream")
         group["antipgd"] = fields
     return state
@@ -241,6 +242,7 @@ def load_then_attach(subject, weights, kind, state):
     except Exception:
         assert kind in TORCHS, kind
         return "refused by torch"
+    subject.model.load_state_dict(weights)
     before = subject.snapshot()
     try:
         noise = attach(subject.optimizer, sigma=0.05, seed=8, model=subject.model)

@@ -1,6 +1,7 @@
 """What each rank of a torchrun job does in test_distributed.py."""
 
 import json
+import re
 from itertools import product
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -179,6 +180,35 @@ def load(rank, ranks, folder):
         noise.stop(remove=False)
 
 
+def replaced(rank, ranks, folder):
+    """Each rank sees it in its own part, and all in the same step; a resume says nothing."""
+    for shard in (False, True):
+        model = make_model()
+        if shard:
+            fully_shard(model)
+        else:
+            model = DistributedDataParallel(model)
+        optimizer = sgd(model)
+        noise = attach(optimizer, SIGMA, seed=SEED, model=model)
+        train(model, optimizer, 5, rank, ranks)
+        best = [full(p).clone() for p in model.parameters()]
+        state = optimizer.state_dict()
+        train(model, optimizer, 5, rank, ranks)
+        with torch.no_grad():
+            for parameter, w in zip(model.parameters(), best, strict=True):
+                new = w
+                if shard:
+                    mesh, placements = parameter.device_mesh, parameter.placements
+                    new = distribute_tensor(w, mesh, placements)
+                parameter.copy_(new)
+        with pytest.raises(RuntimeError, match="weights were replaced since the last step"):
+            noise.stop()
+        optimizer.load_state_dict(state)
+        check_noise(model, noise, 5)
+        train(model, optimizer, 2, rank, ranks)
+        noise.stop()
+
+
 def save_plain_sgd(rank, ranks, folder):
     """DCP makes steps of its own at learning rate 0 when an optimizer has no state yet."""
     model = make_model()
@@ -214,6 +244,44 @@ def disagree(rank, ranks, folder):
         optimizer.load_state_dict(state)
     assert noise.step_count == 0
     assert all(torch.equal(p, w) for p, w in zip(model.parameters(), before, strict=True))
+
+
+def part(rank, ranks, folder):
+    """What one rank alone does is found, without anyone waiting: after 50 steps, or at a save."""
+
+    def other_sigma(optimizer, noise):
+        noise.sigma = SIGMA * (1 + rank)
+
+    def no_rate(optimizer, noise):
+        optimizer.param_groups[0]["lr"] = 0.0 if rank == 1 else 0.05
+
+    def nothing(optimizer, noise):
+        pass
+
+    def same(optimizer, noise):
+        noise.sigma = 2 * SIGMA
+
+    for change, act in product((other_sigma, no_rate, nothing, same), ("steps", "save", "stop")):
+        model = make_model()
+        optimizer = sgd(model)
+        schedule = (lambda n: 1.0 + rank * (n > 3)) if change is nothing else None
+        noise = attach(optimizer, SIGMA, seed=SEED, schedule=schedule)
+        train(model, optimizer, 5)
+        change(optimizer, noise)
+        found = ""
+        try:
+            for _ in range(120 if act == "steps" else 3):
+                optimizer.step()
+            if act != "steps":
+                optimizer.state_dict() if act == "save" else noise.stop()
+        except RuntimeError as error:
+            found = str(error)
+        everyone = [None] * ranks
+        dist.all_gather_object(everyone, found)
+        assert any(everyone) == (change is not same), (change, act, everyone)
+        word = "the ranks have parted in their noise: (step|clock|sigma of draws) is"
+        assert all(re.match(word, text) for text in everyone if text), everyone
+        noise.stop(remove=False)
 
 
 def tensor_parallel(rank, ranks, folder):
@@ -262,8 +330,8 @@ def mutated_2000(rank, ranks, folder):
 
 SCENARIOS = {
     f.__name__: f
-    for f in (ddp, fsdp, fsdp_options, fsdp_other_dim, relative, save, load, save_plain_sgd,
-              disagree, tensor_parallel, nested, mutated_300, mutated_2000)
+    for f in (ddp, fsdp, fsdp_options, fsdp_other_dim, relative, replaced, save, load,
+              save_plain_sgd, disagree, part, tensor_parallel, nested, mutated_300, mutated_2000)
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Writes noise-state-<format>.json, checkpoints that must load for ever; never over a file.
 
-Run by hand when the saved noise has got a new format: python tests/vectors/write_states.py FORMAT
+Run by hand when the saved noise has got a new format, or a field (FORMAT-FIELD):
+python tests/vectors/write_states.py FORMAT
 """
 
 import json
@@ -72,7 +73,7 @@ def written(case):
 
 
 def main():
-    path = Path(__file__).with_name(f"noise-state-{int(sys.argv[1])}.json")
+    path = Path(__file__).with_name(f"noise-state-{sys.argv[1]}.json")
     if path.exists():
         raise SystemExit(f"{path.name} is there; a new format gets a file of its own")
     path.write_text(json.dumps({case: written(case) for case in CASES}, indent=1) + "\n")

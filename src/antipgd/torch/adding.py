@@ -9,16 +9,19 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from antipgd.noise.laws import Law
 from antipgd.noise.placement import Shard
 from antipgd.torch import kernel
 from antipgd.torch.members import Member
-from antipgd.torch.parts import local_part
+from antipgd.torch.parts import is_sharded, local_part
 
 log = logging.getLogger("antipgd")
+Rows = Sequence[Sequence[float]] | NDArray[np.float64]
 
 
 @cache
@@ -38,18 +41,32 @@ class Adder:
     def __init__(self, members: Sequence[Member], law: Law) -> None:
         self.members = list(members)
         self._law = law
-        self._places: list[Any] = []
+        self._sharded = any(is_sharded(member.parameter) for member in members)
+        self._tensors = [member.parameter for member in members]
+        self._places: Any = None
+        self.has_moved = True
+        """Whether, when it last added, a tensor lay elsewhere than the time before."""
         self._locals: list[tuple[Tensor, Shard | None]] = []
         self._targets: list[tuple[Any, list[int]]] = []
         self._others: list[int] = []
 
     def _prepare(self) -> None:
         """Look where the weights lie, and plan anew if any has moved since."""
-        locals_ = [local_part(member.parameter) for member in self.members]
-        places = [(t.data_ptr(), t.stride(), t.dtype, shard) for t, shard in locals_]
-        if places == self._places:
+        if self._sharded or self._places is None:
+            self._locals = [local_part(member.parameter) for member in self.members]
+            self._tensors = [tensor for tensor, _ in self._locals]
+        tensors = self._tensors  # at every step of every tensor, so quickly
+        places = (
+            [t.data_ptr() for t in tensors],
+            [hash(t.stride()) for t in tensors],  # a thousand tuples would wake the collector
+            [t.dtype for t in tensors],
+            [shard for _, shard in self._locals] if self._sharded else [],
+        )
+        self.has_moved = places != self._places
+        if not self.has_moved:
             return
-        self._places, self._locals = places, locals_
+        self._places = places
+        locals_ = self._locals
         compiled = [i for i, (tensor, _) in enumerate(locals_) if tensor.device.type == "cpu"]
         targets: Any = compiled_targets() if compiled else None
         if targets is None:
@@ -63,17 +80,18 @@ class Adder:
                 self._targets.append((targets(arrays, keys, [locals_[i][1] for i in own]), own))
         self._others = sorted(set(range(len(locals_))) - set(compiled))
 
-    def add(self, newest: int, coefficients: Sequence[Sequence[float]]) -> None:
+    def add(self, newest: int, coefficients: Rows) -> None:
         """members[i] += Σ_j coefficients[i][j] · ξ_{newest−j}."""
         self._prepare()
-        if not any(any(row) for row in coefficients):
+        table = np.asarray(coefficients, np.float64)
+        if not table.any():
             return
         for targets, own in self._targets:
-            threads = torch.get_num_threads()
-            targets.inject(newest, [coefficients[i] for i in own], self._law, threads=threads)
-            torch.autograd.graph.increment_version([self._locals[i][0] for i in own])
+            rows = table if len(own) == len(table) else table[own]
+            targets.inject(newest, rows, self._law, threads=torch.get_num_threads())
+            torch.autograd.graph.increment_version([self._tensors[i] for i in own])
         with torch.no_grad():
             for i in self._others:
                 tensor, shard = self._locals[i]
                 key = self.members[i].key
-                kernel.inject(tensor, key, newest, coefficients[i], self._law, shard)
+                kernel.inject(tensor, key, newest, table[i].tolist(), self._law, shard)

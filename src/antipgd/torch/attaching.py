@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from antipgd.noise import ANTI, Law, Schedule, as_law, as_taps
 from antipgd.torch import saved
+from antipgd.torch.anchored import refuse_unfit
 from antipgd.torch.beginning import begin, checked_settings, refuse_shared
 from antipgd.torch.drawing import Drawing
 from antipgd.torch.handle import Settings
@@ -44,12 +45,15 @@ def attach(
     A frozen tensor (requires_grad=False) takes no noise while it is frozen. A step in which every
     group has learning rate 0 is not counted and adds nothing. Where torch.distributed is
     initialised, every rank must attach; `seed=None` is rank 0's then.
+
+    Optimizers that pull weights to an average (schedule-free, Lookahead, …) and containers of
+    optimizers are refused.
     """
-    optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper has no hooks
+    given = optimizer
+    optimizer = getattr(given, "optimizer", given)  # Accelerate's wrapper has no hooks
     noise, records, error = None, [], None
     try:
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"attach needs a torch.optim.Optimizer; got {type(optimizer).__name__}")
+        _check_optimizer(given, optimizer)
         settings = checked_settings(
             [optimizer], sigma, relative, law, taps, seed, schedule, namespace, Drawing(hold)
         )
@@ -78,6 +82,13 @@ def _made(
     return noise
 
 
+def _check_optimizer(given: object, optimizer: object) -> None:
+    """Refuse what is no optimizer, or one whose weights the noise would not come out of again."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"attach needs a torch.optim.Optimizer; got {type(optimizer).__name__}")
+    refuse_unfit(given, optimizer)
+
+
 def attach_copy(optimizer: Optimizer, sigma: float, seed: int, **settings: Any) -> InWeights:
     """The noise of a copied optimizer, which goes on with the draws of the original.
 
@@ -94,5 +105,5 @@ def attach_copy(optimizer: Optimizer, sigma: float, seed: int, **settings: Any) 
     records = noise.checked(optimizer.param_groups)
     if records:
         noise.adopt(records)
-        noise.hook()
+        noise.hook(alone=True)
     return noise

@@ -103,6 +103,7 @@ def _measure_and_act(noise: Noise, records: list[Record]) -> None:
     if not records:
         _ask_about_checkpoints(noise, expected)
         advise(noise.members, sigmas, noise.seed, noise.relative)
+    noise.foresee(sigmas)
     noise.hook()
 
 

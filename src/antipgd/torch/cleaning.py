@@ -1,9 +1,12 @@
 """Clean weights from saved files alone: no model and no optimizer is needed."""
 
 from collections.abc import Mapping, Sequence
+from math import hypot
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from antipgd.noise import STREAM_VERSION, as_law, canonical_name, stream_key
@@ -11,7 +14,10 @@ from antipgd.noise.injection import carried_coefficients
 from antipgd.noise.taps import telescopes
 from antipgd.torch import kernel
 from antipgd.torch.drawing import draw_of
+from antipgd.torch.parts import is_sharded
 from antipgd.torch.record import Record
+from antipgd.torch.replaced import suspects
+from antipgd.torch.sampling import as_row, diagonal
 from antipgd.torch.saved import read_groups, saved_groups
 
 
@@ -35,6 +41,7 @@ def clean_state_dict(
     own_names = {} if names is None else _by_position(names, len(listed))
     keys = {canonical_name(key): key for key in model_state}
     clean = dict(model_state)
+    kept: list[Kept] = []
     for index, record in enumerate(records):
         _check_removable(record, f"the noise of param group {index}")
         for i, name in enumerate(record.names):
@@ -42,7 +49,26 @@ def clean_state_dict(
             noisy = model_state[key]
             z = _without_noise(noisy, name, record.sigmas[i], record, index)
             clean |= {key: z for key, other in model_state.items() if _same_memory(other, noisy)}
+            if record.samples and record.samples[i] and not is_sharded(noisy):
+                carried = carried_coefficients(record.taps, record.sigmas[i])
+                kept.append((key, as_row(record.samples[i]), diagonal(noisy), hypot(*carried)))
+    _check_together(kept)
     return clean
+
+
+Kept = tuple[str, NDArray[np.float64], Tensor, float]  # key, elements then, elements here, σ
+
+
+def _check_together(kept: Sequence[Kept]) -> None:
+    """Refuse weights that are not those which the optimizer left when its state was saved."""
+    now = [here.cpu().to(torch.float64).numpy() for _, _, here, _ in kept]
+    found = suspects([then for _, then, _, _ in kept], now, [sigma for *_, sigma in kept])
+    if found:
+        names = ", ".join(repr(kept[i][0]) for i in found[:3])
+        raise ValueError(
+            f"the two states do not belong together: the weights of {names} are not those that "
+            f"carried the noise when the optimizer's state was saved"
+        )
 
 
 def _check_model_state(state: object) -> None:

@@ -5,7 +5,6 @@
 
 import math
 from collections.abc import Sequence
-from functools import cache, partial
 from typing import Any
 
 import torch
@@ -23,17 +22,24 @@ ADAPTIVE = (
 )
 
 
-def progress(optimizers: Together, members: Sequence[Member], sigmas: Sequence[float]) -> float:
-    """Mean progress over all elements that take noise, nan where it is unknown."""
-    total = elements = 0.0
-    groups = list(zip(optimizers.owners, optimizers.param_groups, strict=True))
-    of_group = cache(partial(_of_group, groups))  # most tensors of a group have one σ
+Elements = dict[tuple[int, float], int]
+
+
+def elements_by_sigma(members: Sequence[Member], sigmas: Sequence[float]) -> Elements:
+    """How many elements are trained with noise, by their param group and σ."""
+    found: Elements = {}
     for member, sigma in zip(members, sigmas, strict=True):
         if member.parameter.requires_grad:
-            size = member.parameter.numel()
-            total += of_group(member.group, sigma) * size
-            elements += size
-    return total / elements if elements else 0.0
+            key = member.group, sigma
+            found[key] = found.get(key, 0) + member.parameter.numel()
+    return found
+
+
+def progress(optimizers: Together, elements: Elements) -> float:
+    """Mean progress over all elements that take noise, nan where it is unknown."""
+    groups = list(zip(optimizers.owners, optimizers.param_groups, strict=True))
+    total = sum(_of_group(groups, *key) * size for key, size in elements.items())
+    return total / sum(elements.values()) if elements else 0.0
 
 
 Owned = tuple[Optimizer, dict[str, Any]]  # a param group and whose it is

@@ -164,8 +164,11 @@ class Noise:
     def check_sigmas(self, sigmas: Sequence[float]) -> None:
         """Refuse σ that the weights cannot take."""
 
-    def hook(self) -> None:
-        """Act from here on."""
+    def foresee(self, sigmas: Sequence[float]) -> None:
+        """Warn of what these σ will lead to. Every rank takes part."""
+
+    def hook(self, alone: bool = False) -> None:
+        """Act from here on; not `alone`: every rank does."""
         for optimizer in self.optimizers:
             hooks = [
                 *self._step_hooks(optimizer),
@@ -204,9 +207,14 @@ class Noise:
         members, carried = self._saved_members()
         indices = range(len(self.together.param_groups)) if only is None else only
         return [
-            matching.record_of(common, [m for m in members if m.group == index], carried)
+            matching.record_of(common, own, carried, self._samples(own))
             for index in indices
+            for own in [[m for m in members if m.group == index]]
         ]
+
+    def _samples(self, members: Sequence[Member]) -> tuple[str, ...]:
+        """Elements of the weights by which a resume knows them; () where they are clean."""
+        return ()
 
     def _write(self, mark: saved.Live) -> str:
         self._look_again()

@@ -10,23 +10,26 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from antipgd.noise.injection import injection_coefficients
-from antipgd.torch import saved
+from antipgd.torch import matching, saved
 from antipgd.torch.adding import Adder
 from antipgd.torch.carrying import carried, take_out, taken_out
-from antipgd.torch.clock import progress
+from antipgd.torch.clock import Elements, elements_by_sigma, progress
 from antipgd.torch.drawing import draw_of
 from antipgd.torch.handle import Noise, Settings
-from antipgd.torch.members import Member
+from antipgd.torch.members import Member, rms
 from antipgd.torch.membership import Membership
+from antipgd.torch.parting import Parting
 from antipgd.torch.parts import is_sharded
 from antipgd.torch.recalibration import recalibrated
 from antipgd.torch.record import Record
+from antipgd.torch.rounding import Rounding
 from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
+from antipgd.torch.watching import Watch
 
 
 class InWeights(Noise):
@@ -44,8 +47,12 @@ class InWeights(Noise):
         super().__init__(settings, optimizers, roll, model)
         self._kept_model = model  # which knows nothing of us, and may be a wrapper made for us
         self._inside_clean = False
+        self._watch, self._parting = Watch(self.law, self.taps), Parting(alone=True)
+        self._rounding = Rounding([], [], [])
         self._adder = self.roll.adder()  # of the step under way, with its σ
         self._sigmas: list[float] = []
+        self._elements: Elements = {}
+        self._planned = -1  # the look at the members that these were made after
 
     def _step_hooks(self, optimizer: Optimizer) -> list[Any]:
         unseen: Any = torch.compiler.disable  # imports torch's compiler, so not before it is needed
@@ -54,14 +61,22 @@ class InWeights(Noise):
             optimizer.register_step_post_hook(unseen(self._after_step)),
         ]
 
-    def hook(self) -> None:
-        """Act from here on."""
-        super().hook()
+    def foresee(self, sigmas: Sequence[float]) -> None:
+        """Warn where rounding is going to move the clean weights. Every rank takes part."""
+        rows = [(m, s) for m, s in zip(self.members, sigmas, strict=True) if not m.frozen]
+        sizes = [rms(member.parameter) for member, _ in rows]
+        self._rounding = Rounding([m for m, _ in rows], [s for _, s in rows], sizes)
+
+    def hook(self, alone: bool = False) -> None:
+        """Act from here on; not `alone`: every rank does."""
+        self._parting = Parting(alone)
+        super().hook(alone)
         self._plan()
 
     def adopt(self, records: Sequence[Record], first: int = 0) -> None:
         """Go on from checked records."""
         super().adopt(records, first)
+        self._watch.expect(self.members, matching.samples_of(records))
         self._adder = Adder(self._adder.members, self.law)  # the old one has the old keys
 
     # Saving and loading
@@ -71,8 +86,12 @@ class InWeights(Noise):
             return self.roll.as_listed(self.together, self.seed), False
         return self.members, True
 
+    def _samples(self, members: Sequence[Member]) -> tuple[str, ...]:
+        return self._watch.samples(members)
+
     def _look_again(self) -> None:
         if not self._inside_clean:
+            self._check_weights(thorough=True)
             self._refresh()
         saved.mark(self.together, self._write)
 
@@ -91,13 +110,20 @@ class InWeights(Noise):
         gone = self.roll.refresh(self.together, self.seed)
         if self.removable and gone:
             take_out(Adder(gone, self.law), self.taps, self._newest, None)
+            for member in gone:
+                member.sigmas = [0.0] * len(member.sigmas)
 
     def _plan(self) -> None:
         self._adder = self.roll.adder()
-        self._sigmas = self._next_sigmas(self._adder.members)
+        sigmas = self._next_sigmas(self._adder.members)
+        if self._planned != self.roll.looks or sigmas != self._sigmas:
+            self._elements = elements_by_sigma(self._adder.members, sigmas)
+        self._planned, self._sigmas = self.roll.looks, sigmas
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Find all that could go wrong before the optimizer moves the weights."""
+        if not self._inside_clean:
+            self._check_weights()
         if self.paused or rests(optimizer):
             return
         self._refuse_inside_clean("optimizer.step()")
@@ -107,21 +133,44 @@ class InWeights(Noise):
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Add ε to every member, with or without a gradient, if the optimizer made a step."""
-        if self.paused or rests(optimizer) or is_inner_step(optimizer) or was_skipped(optimizer):
+        if is_inner_step(optimizer):
             return
+        if self.paused or rests(optimizer) or was_skipped(optimizer):
+            self._watch.remember()
+        else:
+            self._count()
+        self._parting.step(self._progress)
+
+    def _count(self) -> None:
         members = self._adder.members
         if self.step_count % self.drawing.hold == 0:
             self._add(members)
         self.step_count += 1
-        self.clock += progress(self.together, members, self._sigmas)
+        self._watch.remember(members, self._adder.has_moved)
+        self.clock += progress(self.together, self._elements)
+        if self.step_count >= self._rounding.next:
+            self._rounding.passed(self.step_count)
 
     def _add(self, members: Sequence[Member]) -> None:
         """w ← w + ε."""
-        sigmas = [[s, *member.sigmas] for s, member in zip(self._sigmas, members, strict=True)]
-        coefficients = [injection_coefficients(self.taps, row) for row in sigmas]
-        self._adder.add(self._newest + 1, coefficients)
-        for member, row in zip(members, sigmas, strict=True):
-            member.sigmas = row[: len(self.taps) - 1]
+        table = np.empty((len(members), len(self.taps)))
+        table[:, 0] = self._sigmas
+        table[:, 1:] = np.reshape([m.sigmas for m in members], table[:, 1:].shape)
+        self._adder.add(self._newest + 1, table * self.taps)  # as injection_coefficients has it
+        for member, sigma in zip(members, self._sigmas, strict=True):
+            member.sigmas = [sigma, *member.sigmas][:-1]
+
+    def _check_weights(self, thorough: bool = False) -> None:
+        """Refuse weights that were replaced since the noise last left them."""
+        if self._watch.is_changed(thorough) and not is_inner_step(self.optimizer):
+            self._watch.judge(self._newest)
+        if thorough:
+            self._parting.look(self._progress)
+
+    def _progress(self) -> dict[str, Any]:
+        """What ranks that take the same steps have alike."""
+        sigmas = [member.sigmas for member in self.members]
+        return {"step": self.step_count, "clock": repr(self.clock), "sigma of draws": sigmas}
 
     # What users call
 
@@ -147,6 +196,7 @@ class InWeights(Noise):
         (needs `model=` in attach) and are what they were, after. Costs a copy of the weights.
         """
         self._refuse_inside_clean("clean()")
+        self._check_weights(thorough=True)
         model = self.model
         if recalibrate is not None and model is None:
             raise ValueError("recalibrate needs the model: attach(..., model=model)")
@@ -173,6 +223,7 @@ class InWeights(Noise):
         if not self.attached:
             return
         if remove:
+            self._check_weights(thorough=True)
             take_out(self.roll.adder(), self.taps, self._newest, self.model)
         self.reset()
         self._unhook()
@@ -181,6 +232,12 @@ class InWeights(Noise):
         """Say that the weights were just replaced by clean ones: they carry no draw."""
         self._refuse_inside_clean("reset()")
         super().reset()
+        self._watch.forget()
+
+    def vouch(self) -> None:
+        """Say that the weights, though changed from outside, still carry the noise."""
+        self._refuse_inside_clean("vouch()")
+        self._watch.remember()
 
     def rescale(self) -> None:
         """Measure the tensors' root mean squares again, for the draws to come (relative σ)."""

@@ -98,7 +98,14 @@ def take_over(records: Sequence[Record], members: Sequence[Member], first: int =
             member.sigmas = list(record.sigmas[i])
 
 
-def record_of(common: Mapping[str, Any], members: Sequence[Member], carried: bool) -> Record:
+def samples_of(records: Sequence[Record]) -> list[str]:
+    """The elements of each parameter's weights that the records have, "" where they have none."""
+    return [text for r in records for text in r.samples or ("",) * len(r.names)]
+
+
+def record_of(
+    common: Mapping[str, Any], members: Sequence[Member], carried: bool, samples: tuple[str, ...]
+) -> Record:
     """The record of one param group; not `carried`: of weights that the noise was taken out of."""
     return Record(
         **common,
@@ -107,4 +114,5 @@ def record_of(common: Mapping[str, Any], members: Sequence[Member], carried: boo
         first_lrs=tuple(member.first_lr for member in members),
         scales=tuple(member.scale for member in members),
         sigmas=tuple(tuple(s * carried for s in member.sigmas) for member in members),
+        samples=samples if carried else (),
     )

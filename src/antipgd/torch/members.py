@@ -20,7 +20,7 @@ from antipgd.torch.parts import full_value
 from antipgd.torch.together import Grouped
 
 ADDED_TO = (torch.float32, torch.float64)
-_ALWAYS_FITS = torch.finfo(torch.float16).max
+ALWAYS_FITS = torch.finfo(torch.float16).max  # in any type
 Predicate = Callable[[str, Tensor], bool]
 Exclude = str | Predicate | Iterable[str | Predicate] | None
 
@@ -146,10 +146,8 @@ def check_parameter(name: str, parameter: Tensor) -> None:
 def check_fits_type(sigma: float, taps: Taps, member: Member, label: str) -> None:
     """Refuse a σ that is not finite in the type of the weights it is added to."""
     most = sum(map(abs, taps)) * sigma
-    if most <= _ALWAYS_FITS:  # at every step of every tensor, so quickly
-        return
     dtype = member.parameter.dtype
-    if not most <= torch.finfo(dtype).max:
+    if not most <= ALWAYS_FITS and not most <= torch.finfo(dtype).max:
         raise ValueError(
             f"{label} must be finite in {dtype}, the type of {member.name!r}, also times the taps; "
             f"got {sigma}"

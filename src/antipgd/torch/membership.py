@@ -19,7 +19,6 @@ from antipgd.noise.laws import Law
 from antipgd.noise.taps import Taps
 from antipgd.torch.adding import Adder
 from antipgd.torch.members import (
-    ADDED_TO,
     Exclude,
     Member,
     as_rules,
@@ -63,6 +62,10 @@ class Membership:
         check_rules(self._rules, list(self._names.values()))
         self.members = self._found(optimizer, self._names)
         self._adder = Adder([], law)
+        self._as_looked_at: tuple[list[bool], list[torch.dtype]] | None = None
+        self._giving_back = False  # a frozen member has draws in it
+        self.looks = 0
+        """How often something was new about who takes noise."""
 
     def _found(self, optimizer: Grouped, names: Mapping[int, str]) -> list[Member]:
         """All members: the optimizer's own, and those that take noise though they are frozen."""
@@ -98,7 +101,7 @@ class Membership:
     def set_keys(self, seed: int) -> None:
         """Draw from the streams of this seed."""
         set_keys(self.members, seed, self._namespace)
-        self._adder = Adder(self._noisy(), self._law)
+        self._adder, self._as_looked_at = Adder(self._noisy(), self._law), None
 
     def measure(self, of: Callable[[Tensor], Tensor] | None = None) -> None:
         """Measure every tensor, or a function `of` it, for relative σ. Every rank takes part."""
@@ -151,7 +154,7 @@ class Membership:
         self._listed, self._names = _listed(optimizer), self._names_now(optimizer)
         self.members = members
         self._kept = _parameters(optimizer)
-        self._adder = Adder(self._noisy(), self._law)
+        self._adder, self._as_looked_at = Adder(self._noisy(), self._law), None
         return list(gone.values())
 
     def _noisy(self) -> list[Member]:
@@ -160,13 +163,17 @@ class Membership:
 
     def adder(self) -> Adder:
         """Adds to the members that take noise or carry some, whose type may have changed."""
-        noisy = self._noisy()
-        changed = noisy != self._adder.members  # some were frozen, or are no longer
-        for member in noisy:
-            if changed or member.parameter.dtype not in ADDED_TO:
+        parameters = [member.parameter for member in self.members]
+        now = [p.requires_grad for p in parameters], [p.dtype for p in parameters]
+        if now != self._as_looked_at or self._giving_back:
+            noisy = self._noisy()
+            for member in noisy:
                 self._check(member.name, member.parameter)
-        if changed:
-            self._adder = Adder(noisy, self._law)
+            if noisy != self._adder.members:  # some were frozen, or are no longer
+                self._adder = Adder(noisy, self._law)
+            self._as_looked_at = now
+            self.looks += 1
+            self._giving_back = any(member.frozen for member in noisy)
         return self._adder
 
 

@@ -52,6 +52,7 @@ class Record:
     hold: int = 1
     draws: str = "step"
     antithetic: bool = False
+    samples: tuple[str, ...] = ()  # elements of the weights that carry the noise; "": unknown
 
     def text(self) -> str:
         """As it is written."""
@@ -61,7 +62,8 @@ class Record:
 
 
 BY_PARAMETER = ("names", "shapes", "first_lrs", "scales", "sigmas")
-COMMON = tuple(field.name for field in fields(Record) if field.name not in BY_PARAMETER)
+OF_WEIGHTS = ("samples",)  # which belong to the parameters, too, but may be left out
+COMMON = tuple(f.name for f in fields(Record) if f.name not in (*BY_PARAMETER, *OF_WEIGHTS))
 
 Check = Callable[[str, object], Any]
 
@@ -128,6 +130,14 @@ def _natural(label: str, value: object) -> float:
     return number(label, value, 0)
 
 
+def _sample(label: str, value: object) -> str:
+    """Some float32 numbers, as the text of their bytes."""
+    text = _text(label, value)
+    if len(text) % 8 or set(text) - set("0123456789abcdef"):
+        raise ValueError(f"{label} must be eight hexadecimal digits a number; got {text!r}")
+    return text
+
+
 CHECKS: dict[str, Check] = {
     "stream": _whole(1, 2**31),
     "law": _law,
@@ -148,6 +158,7 @@ CHECKS: dict[str, Check] = {
     "hold": _whole(1, LAST_STEP),
     "draws": _one_of(*DRAWS),
     "antithetic": _flag,
+    "samples": _listed(_sample),
 }
 
 
@@ -183,7 +194,7 @@ def _as_format(given: Mapping[str, object], where: str) -> dict[str, tuple[str, 
     names = {field.name: field.name for field in fields(Record)}
     needed = {field.name for field in fields(Record) if field.default is MISSING}
     if "format" not in given:
-        for later in ("form", "hold", "draws", "antithetic"):
+        for later in ("form", "hold", "draws", "antithetic", "samples"):
             del names[later]
         names["stream"] = "version"
         needed = set(names)
@@ -207,7 +218,7 @@ def _as_format(given: Mapping[str, object], where: str) -> dict[str, tuple[str, 
 
 def _check_lengths(record: Record, where: str) -> None:
     count = len(record.names)
-    for name in BY_PARAMETER:
+    for name in (*BY_PARAMETER, *(f for f in OF_WEIGHTS if getattr(record, f))):
         if len(getattr(record, name)) != count:
             raise ValueError(
                 f"{where}: {name} must have {count} entries, one for each name; "

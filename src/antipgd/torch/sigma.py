@@ -4,13 +4,12 @@ Knows the optimizer's groups, not when draws are made.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from antipgd.noise.injection import check_sigma
 from antipgd.noise.schedules import Schedule, factor
 from antipgd.noise.taps import Taps
-from antipgd.torch.members import Member, check_fits_type
+from antipgd.torch.members import ALWAYS_FITS, Member, check_fits_type
 from antipgd.torch.together import Grouped
 
 
@@ -23,26 +22,39 @@ def next_sigmas(
     taps: Taps,
 ) -> list[float]:
     """σ of each member's draw at `step`; 0 while it is frozen."""
-    groups = optimizer.param_groups
+    group_sigmas = _GroupSigmas(optimizer, sigma, schedule, step)
+    found = [  # at every step of every tensor, so quickly
+        group_sigmas[m.group, m.first_lr, m.even_frozen] * m.scale if not m.frozen else 0.0
+        for m in members
+    ]
+    if sum(map(abs, taps)) * max(found, default=0.0) > ALWAYS_FITS:
+        for member, own in zip(members, found, strict=True):
+            check_fits_type(own, taps, member, "sigma")
+    return found
 
-    @cache  # asks once for the tensors of a group, of which there may be a thousand
-    def unscaled(index: int, first_lr: float | None, even_frozen: bool) -> float:
-        group = groups[index]
+
+class _GroupSigmas(dict[tuple[int, float | None, bool], float]):
+    """σ of a param group's draw before scaling, by the group and its first learning rate.
+
+    The third says that the parameter is not the group's own.
+    """
+
+    def __init__(
+        self, optimizer: Grouped, sigma: float, schedule: Schedule | str | None, step: int
+    ) -> None:
+        self._asked = optimizer.param_groups, sigma, schedule, step
+
+    def __missing__(self, key: tuple[int, float | None, bool]) -> float:
+        """Asked once for the tensors of a group, of which there may be a thousand."""
+        groups, sigma, schedule, step = self._asked
+        group = groups[key[0]]
         if isinstance(schedule, str):
-            times = _relative_rate(first_lr, group)
+            times = _relative_rate(key[1], group)
         else:
             times = factor(schedule, step)
-        own = sigma if even_frozen else group.get("sigma", sigma)
-        return check_sigma(own) * times
-
-    found = []
-    for member in members:
-        own = 0.0
-        if not member.frozen:
-            own = unscaled(member.group, member.first_lr, member.even_frozen) * member.scale
-        check_fits_type(own, taps, member, "sigma")
-        found.append(own)
-    return found
+        own = sigma if key[2] else group.get("sigma", sigma)
+        self[key] = check_sigma(own) * times
+        return self[key]
 
 
 def _relative_rate(first_lr: float | None, group: Mapping[str, Any]) -> float:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from antipgd.noise import stream_key
 from antipgd.torch import saved
 from antipgd.torch.carrying import carried
-from antipgd.torch.clock import progress
+from antipgd.torch.clock import elements_by_sigma, progress
 from antipgd.torch.drawing import name_of_draw
 from antipgd.torch.forward.auditing import Audit
 from antipgd.torch.forward.passes import Passes, Seat, in_backward
@@ -74,9 +74,9 @@ class InPasses(Noise):
     def _gathered(self) -> dict[int, Gathered]:
         return {} if self.model is None else gathered_parameters(self.model)
 
-    def hook(self) -> None:
+    def hook(self, alone: bool = False) -> None:
         """Act from here on."""
-        super().hook()
+        super().hook(alone)
         self._seat()
 
     def _step_hooks(self, optimizer: Optimizer) -> list[Any]:
@@ -253,7 +253,7 @@ class InPasses(Noise):
             for member, sigma in zip(members, sigmas, strict=True):
                 member.sigmas = [sigma, *member.sigmas][: len(self.taps) - 1]
         self.step_count += 1
-        self.clock += progress(self.together, members, sigmas)
+        self.clock += progress(self.together, elements_by_sigma(members, sigmas))
         self._passes.seen = False
         self._set_draws()
 
