@@ -314,6 +314,7 @@ def test_a_diverged_training_is_told_of_and_goes_on():
     train(optimizer, loss)
     with torch.no_grad():
         params["a"].fill_(math.inf)
+    noise.vouch()
     with pytest.warns(ExplosiveNoiseWarning, match="the loss is nan at z and nan at w"):
         train(optimizer, loss)
     assert math.isnan(readings[-1].loss)

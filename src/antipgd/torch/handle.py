@@ -26,6 +26,7 @@ from antipgd.torch.detached import DetachedNoise
 from antipgd.torch.drawing import Drawing
 from antipgd.torch.members import Member
 from antipgd.torch.membership import Membership
+from antipgd.torch.parting import Parting
 from antipgd.torch.parts import agree
 from antipgd.torch.record import Record, facts_of
 from antipgd.torch.sigma import next_sigmas
@@ -100,6 +101,7 @@ class Noise:
         self._model = None if model is None else weakref.ref(model)
         self.roll = roll
         self.roll.set_keys(self.seed)
+        self._parting = Parting(alone=True)
         self._pending: list[Record] = []
         self._removers: list[Callable[[], None]] = []
 
@@ -169,6 +171,7 @@ class Noise:
 
     def hook(self, alone: bool = False) -> None:
         """Act from here on; not `alone`: every rank does."""
+        self._parting = Parting(alone)
         for optimizer in self.optimizers:
             hooks = [
                 *self._step_hooks(optimizer),
@@ -222,6 +225,10 @@ class Noise:
         return saved.EXPECTED if index is None else self.records([index])[0].text()
 
     def _look_again(self) -> None:
+        """Find what has changed since the last step, before it is saved."""
+        self._relist()
+
+    def _relist(self) -> None:
         """Take in what the optimizers list now."""
         saved.mark(self.together, self._write)
 
@@ -253,7 +260,7 @@ class Noise:
 
     def _load(self, optimizer: Optimizer) -> None:
         """Take over what was checked before loading."""
-        self._look_again()
+        self._relist()
         if self._pending:
             self.adopt(self._pending, self.together.span(optimizer).start)
         else:
@@ -265,6 +272,11 @@ class Noise:
     def _next_sigmas(self, members: Sequence[Member]) -> list[float]:
         step = self.step_count + 1
         return next_sigmas(members, self.together, self._sigma, self._schedule, step, self.taps)
+
+    def _progress(self) -> dict[str, Any]:
+        """What ranks that take the same steps have alike."""
+        sigmas = [member.sigmas for member in self.members]
+        return {"step": self.step_count, "clock": repr(self.clock), "sigma of draws": sigmas}
 
     # What users call
 

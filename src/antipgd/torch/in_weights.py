@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from antipgd.torch import matching, saved
+from antipgd.torch import matching
 from antipgd.torch.adding import Adder
 from antipgd.torch.carrying import carried, take_out, taken_out
 from antipgd.torch.clock import Elements, elements_by_sigma, progress
@@ -23,7 +23,6 @@ from antipgd.torch.drawing import draw_of
 from antipgd.torch.handle import Noise, Settings
 from antipgd.torch.members import Member, rms
 from antipgd.torch.membership import Membership
-from antipgd.torch.parting import Parting
 from antipgd.torch.parts import is_sharded
 from antipgd.torch.recalibration import recalibrated
 from antipgd.torch.record import Record
@@ -47,7 +46,7 @@ class InWeights(Noise):
         super().__init__(settings, optimizers, roll, model)
         self._kept_model = model  # which knows nothing of us, and may be a wrapper made for us
         self._inside_clean = False
-        self._watch, self._parting = Watch(self.law, self.taps), Parting(alone=True)
+        self._watch = Watch(self.law, self.taps)
         self._rounding = Rounding([], [], [])
         self._adder = self.roll.adder()  # of the step under way, with its σ
         self._sigmas: list[float] = []
@@ -69,7 +68,6 @@ class InWeights(Noise):
 
     def hook(self, alone: bool = False) -> None:
         """Act from here on; not `alone`: every rank does."""
-        self._parting = Parting(alone)
         super().hook(alone)
         self._plan()
 
@@ -92,8 +90,12 @@ class InWeights(Noise):
     def _look_again(self) -> None:
         if not self._inside_clean:
             self._check_weights(thorough=True)
+        self._relist()
+
+    def _relist(self) -> None:
+        if not self._inside_clean:
             self._refresh()
-        saved.mark(self.together, self._write)
+        super()._relist()
 
     def _refuse_load(self) -> None:
         self._refuse_inside_clean("load_state_dict")
@@ -166,11 +168,6 @@ class InWeights(Noise):
             self._watch.judge(self._newest)
         if thorough:
             self._parting.look(self._progress)
-
-    def _progress(self) -> dict[str, Any]:
-        """What ranks that take the same steps have alike."""
-        sigmas = [member.sigmas for member in self.members]
-        return {"step": self.step_count, "clock": repr(self.clock), "sigma of draws": sigmas}
 
     # What users call
 

@@ -504,6 +504,28 @@ def audit_two_ways(rank, ranks, folder):
     find_raw(fully_shard(model, mesh=mesh["data"]), share(rank // (ranks // 2), 2))
 
 
+def part(rank, ranks, folder):
+    """What one rank alone does is found, without anyone waiting: after 50 steps, or at a save."""
+    for apart, saves in product((True, False), repeat=2):
+        model = make_model()
+        optimizer = sgd(model)
+        noise = perturb(model, optimizer, SIGMA, seed=SEED)
+        noise.sigma = SIGMA * (1 + rank * apart)
+        found = ""
+        try:
+            for _ in range(3 if saves else 120):
+                optimizer.step()
+            if saves:
+                optimizer.state_dict()
+        except RuntimeError as error:
+            found = str(error)
+        everyone = [None] * ranks
+        dist.all_gather_object(everyone, found)
+        assert any(everyone) == apart, everyone
+        assert all("the ranks have parted in their noise" in text for text in everyone if text)
+        noise.stop()
+
+
 def random_models(rank, ranks, folder, count=12):
     """Widths, depths, ways to shard, options, optimizers and settings by chance, alike on all."""
     chance = random.Random(ranks)
@@ -527,7 +549,7 @@ SCENARIOS = {
     f.__name__: f
     for f in (fsdp, all_kinds, rounded, fsdp_text, tensor_parallel, two_ways,
               hybrid, replicas, rank_draws, unused, accumulated, uneven, fsdp_rank_draws, disagree,
-              disagree_at_load, refused, audit, audit_of_mixed, audit_two_ways, random_models)
+              disagree_at_load, refused, audit, audit_of_mixed, audit_two_ways, part, random_models)
 }  # fmt: skip
 
 if __name__ == "__main__":

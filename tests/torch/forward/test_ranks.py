@@ -15,7 +15,7 @@ checkpoints = partial(job.torchrun, HERE / "checkpoints.py")
 def test_two_ranks(tmp_path):
     torchrun(2, tmp_path, "fsdp", "rounded", "tensor_parallel", "replicas",
              "rank_draws", "unused", "accumulated", "uneven", "disagree", "disagree_at_load",
-             "refused", "audit", "audit_of_mixed")  # fmt: skip
+             "refused", "audit", "audit_of_mixed", "part")  # fmt: skip
 
 
 def test_saved_on_two_ranks_goes_on_with_three_and_two(tmp_path):

@@ -44,8 +44,8 @@ def alive(monkeypatch):
     found = weakref.WeakSet()
     made = Former.form
 
-    def form(self, z, draw):
-        w = made(self, z, draw)
+    def form(self, z, draw, *known):
+        w = made(self, z, draw, *known)
         found.add(w)
         found.most = max(found.most, held(found))
         return w

@@ -15,7 +15,6 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from antipgd.noise import stream_key
-from antipgd.torch import saved
 from antipgd.torch.carrying import carried
 from antipgd.torch.clock import elements_by_sigma, progress
 from antipgd.torch.drawing import name_of_draw
@@ -165,12 +164,16 @@ class InPasses(Noise):
 
     # Saving and loading
 
-    def _look_again(self) -> None:
+    def _relist(self) -> None:
         members = self.members
         self.roll.refresh(self.together, self.seed)
-        saved.mark(self.together, self._write)
+        super()._relist()
         if self.attached and self.members is not members:
             self._seat()
+
+    def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        super()._save(optimizer, state_dict)
+        self._parting.look(self._progress)
 
     def _load(self, optimizer: Optimizer) -> None:
         super()._load(optimizer)
@@ -201,7 +204,7 @@ class InPasses(Noise):
         if self.paused:
             return
         refuse_capture()
-        self._look_again()
+        self._relist()
         self._planned = self._next_sigmas(self.members)
 
     def _check_loaded(self) -> None:
@@ -221,8 +224,14 @@ class InPasses(Noise):
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Count the step, once for several optimizers that step one after the other."""
-        if self.paused or rests(optimizer) or is_inner_step(optimizer) or was_skipped(optimizer):
+        if is_inner_step(optimizer):
             return
+        if not (self.paused or rests(optimizer) or was_skipped(optimizer)):
+            self._count(optimizer)
+        if optimizer is self.optimizers[0]:
+            self._parting.step(self._progress)
+
+    def _count(self, optimizer: Optimizer) -> None:
         if in_backward():  # a step of one parameter, as soon as its gradient is there
             self._advance_after_backward()
             return
