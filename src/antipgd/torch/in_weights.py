@@ -50,6 +50,9 @@ class InWeights(Noise):
         self._rounding = Rounding([], [], [])
         self._adder = self.roll.adder()  # of the step under way, with its σ
         self._sigmas: list[float] = []
+        self._last: tuple[Adder, list[float]] | None = None  # of the last draw
+        self._alike = 0  # how many draws before it were like it
+        self._table = np.empty((0, len(self.taps)))
         self._elements: Elements = {}
         self._planned = -1  # the look at the members that these were made after
 
@@ -74,6 +77,7 @@ class InWeights(Noise):
     def adopt(self, records: Sequence[Record], first: int = 0) -> None:
         """Go on from checked records."""
         super().adopt(records, first)
+        self._last = None
         self._watch.expect(self.members, matching.samples_of(records))
         self._adder = Adder(self._adder.members, self.law)  # the old one has the old keys
 
@@ -155,12 +159,17 @@ class InWeights(Noise):
 
     def _add(self, members: Sequence[Member]) -> None:
         """w ← w + ε."""
-        table = np.empty((len(members), len(self.taps)))
-        table[:, 0] = self._sigmas
-        table[:, 1:] = np.reshape([m.sigmas for m in members], table[:, 1:].shape)
-        self._adder.add(self._newest + 1, table * self.taps)  # as injection_coefficients has it
-        for member, sigma in zip(members, self._sigmas, strict=True):
-            member.sigmas = [sigma, *member.sigmas][:-1]
+        now = self._adder, self._sigmas
+        self._alike = self._alike + 1 if now == self._last else 0
+        self._last = now
+        if self._alike < len(self.taps):  # else all that the weights carry has these σ
+            table = np.empty((len(members), len(self.taps)))
+            table[:, 0] = self._sigmas
+            table[:, 1:] = np.reshape([m.sigmas for m in members], table[:, 1:].shape)
+            self._table = table * self.taps  # as injection_coefficients has it
+            for member, sigma in zip(members, self._sigmas, strict=True):
+                member.sigmas = [sigma, *member.sigmas][:-1]
+        self._adder.add(self._newest + 1, self._table)
 
     def _check_weights(self, thorough: bool = False) -> None:
         """Refuse weights that were replaced since the noise last left them."""
@@ -229,6 +238,7 @@ class InWeights(Noise):
         """Say that the weights were just replaced by clean ones: they carry no draw."""
         self._refuse_inside_clean("reset()")
         super().reset()
+        self._last = None
         self._watch.forget()
 
     def vouch(self) -> None:

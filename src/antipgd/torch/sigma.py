@@ -24,7 +24,9 @@ def next_sigmas(
     """σ of each member's draw at `step`; 0 while it is frozen."""
     group_sigmas = _GroupSigmas(optimizer, sigma, schedule, step)
     found = [  # at every step of every tensor, so quickly
-        group_sigmas[m.group, m.first_lr, m.even_frozen] * m.scale if not m.frozen else 0.0
+        group_sigmas[m.group, m.first_lr, m.even_frozen] * m.scale
+        if m.parameter.requires_grad or m.even_frozen
+        else 0.0
         for m in members
     ]
     if sum(map(abs, taps)) * max(found, default=0.0) > ALWAYS_FITS:
