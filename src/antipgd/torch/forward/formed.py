@@ -32,8 +32,9 @@ class Formed(NamedTuple):
     @property
     def was_changed(self) -> bool:
         """Whether it was changed in place, or given other memory, as far as torch has noticed."""
-        moved = self.address and self.w.data_ptr() != self.address
-        return bool(moved) or self.w._version != self.version
+        if self.w._version != self.version:
+            return True
+        return self.address != 0 and self.w.data_ptr() != self.address
 
     def differs(self, former: Former) -> bool:
         """Whether its values are others: `.data` is written without torch noticing."""
@@ -68,8 +69,9 @@ def check_unchanged(
     module: Module, formed: Sequence[Formed], audit: Audit | None, former: Former
 ) -> None:
     """Refuse a w that was written; say where a w is kept, when it is first read."""
-    looks = audit is not None and audit.is_watching
-    fresh = [one for one in formed if looks and audit and audit.looks_first_at(one.name)]
+    if audit is None and not any(one.was_changed for one in formed):
+        return
+    fresh = [one for one in formed if audit is not None and audit.looks_first_at(one.name)]
     for one in formed:
         first = any(one is other for other in fresh)
         if one.was_changed or (first and one.differs(former)):

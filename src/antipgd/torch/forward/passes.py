@@ -238,7 +238,8 @@ class Passes:
         while len(self._calls) > index:
             call = self._calls.pop()
             self.depth -= 1
-            vars(call.module).update(call.swapped)
+            if call.swapped:
+                vars(call.module).update(call.swapped)
             if call.recipes is not None:
                 call.recipes.__exit__(None, None, None)
             if self._recipes is not None:
@@ -248,8 +249,7 @@ class Passes:
         if index == 0:
             _forget_parametrized()
         for call in closed:
-            if call.formed:
-                check_unchanged(call.module, list(call.formed.values()), self.audit, self.former)
+            check_unchanged(call.module, list(call.formed.values()), self.audit, self.former)
 
     def settle(self) -> None:
         """Close what an interrupted pass has left open."""
