@@ -27,6 +27,7 @@ from antipgd.torch.parts import is_sharded
 from antipgd.torch.recalibration import recalibrated
 from antipgd.torch.record import Record
 from antipgd.torch.rounding import Rounding
+from antipgd.torch.sigma import by_group
 from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
 from antipgd.torch.watching import Watch
 
@@ -55,6 +56,8 @@ class InWeights(Noise):
         self._table = np.empty((0, len(self.taps)))
         self._elements: Elements = {}
         self._planned = -1  # the look at the members that these were made after
+        self._kinds: list[tuple[int, float | None, bool]] = []
+        self._by_group: list[float] = []  # σ of these
 
     def _step_hooks(self, optimizer: Optimizer) -> list[Any]:
         unseen: Any = torch.compiler.disable  # imports torch's compiler, so not before it is needed
@@ -77,7 +80,7 @@ class InWeights(Noise):
     def adopt(self, records: Sequence[Record], first: int = 0) -> None:
         """Go on from checked records."""
         super().adopt(records, first)
-        self._last = None
+        self._last, self._planned = None, -1
         self._watch.expect(self.members, matching.samples_of(records))
         self._adder = Adder(self._adder.members, self.law)  # the old one has the old keys
 
@@ -121,10 +124,17 @@ class InWeights(Noise):
 
     def _plan(self) -> None:
         self._adder = self.roll.adder()
-        sigmas = self._next_sigmas(self._adder.members)
-        if self._planned != self.roll.looks or sigmas != self._sigmas:
-            self._elements = elements_by_sigma(self._adder.members, sigmas)
-        self._planned, self._sigmas = self.roll.looks, sigmas
+        members, step = self._adder.members, self.step_count + 1
+        if self._planned != self.roll.looks:
+            self._kinds = list(
+                {(m.group, m.first_lr, m.even_frozen) for m in members if not m.frozen}
+            )
+        found = by_group(self._kinds, self.together, self._sigma, self._schedule, step)
+        if self._planned == self.roll.looks and found == self._by_group:
+            return  # σ of a thousand tensors is what it was
+        self._sigmas = self._next_sigmas(members)
+        self._elements = elements_by_sigma(members, self._sigmas)
+        self._planned, self._by_group = self.roll.looks, found
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Find all that could go wrong before the optimizer moves the weights."""
@@ -250,5 +260,6 @@ class InWeights(Noise):
         """Measure the tensors' root mean squares again, for the draws to come (relative σ)."""
         if not self.relative:
             raise ValueError("rescale() is for relative=True; sigma is absolute here")
+        self._planned = -1
         as_they_are = self._inside_clean or not self.removable
         self.roll.measure(lambda w: w if as_they_are else w.detach() - self.injected(w))

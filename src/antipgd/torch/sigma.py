@@ -35,6 +35,18 @@ def next_sigmas(
     return found
 
 
+def by_group(
+    kinds: Sequence[tuple[int, float | None, bool]],
+    optimizer: Grouped,
+    sigma: float,
+    schedule: Schedule | str | None,
+    step: int,
+) -> list[float]:
+    """σ before scaling of each kind of member: its group, first learning rate, even_frozen."""
+    found = _GroupSigmas(optimizer, sigma, schedule, step)
+    return [found[kind] for kind in kinds]
+
+
 class _GroupSigmas(dict[tuple[int, float | None, bool], float]):
     """σ of a param group's draw before scaling, by the group and its first learning rate.
 
