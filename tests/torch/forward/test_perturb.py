@@ -759,3 +759,62 @@ def test_a_model_that_gets_a_new_optimizer():
     torch.testing.assert_close(noise_read(model), SIGMA * xi(model, 1), rtol=0, atol=1e-15)
     noise.stop()
     assert not model[0]._forward_hooks
+
+
+class Container(torch.optim.Optimizer):
+    """Several optimizers as one, as TorchTitan has them: the steps are those of its parts."""
+
+    def __init__(self, optimizers):
+        self.optimizers = list(optimizers)
+        every = [p for o in self.optimizers for g in o.param_groups for p in g["params"]]
+        super().__init__(every, {})
+
+    def step(self, closure=None):
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def state_dict(self):
+        return {str(i): optimizer.state_dict() for i, optimizer in enumerate(self.optimizers)}
+
+    def load_state_dict(self, state):
+        for i, optimizer in enumerate(self.optimizers):
+            optimizer.load_state_dict(state[str(i)])
+
+
+def test_a_container_of_optimizers():
+    model, reference = make(), make()
+    container = Container(OPTIMIZERS["muon and adamw"](model))
+    theirs = OPTIMIZERS["muon and adamw"](reference)
+    noise = perturb(model, container, SIGMA, seed=SEED)
+    for n in range(5):
+        model.zero_grad()
+        backward(model, n)
+        container.step()
+        explicit_step(reference, theirs, n)
+    assert noise.step_count == 5
+    for z, expected in zip(model.parameters(), reference.parameters(), strict=True):
+        assert torch.equal(z, expected)
+    state = copy.deepcopy(container.state_dict())
+    other = make()
+    again = Container(OPTIMIZERS["muon and adamw"](other))
+    resumed = perturb(other, again, SIGMA, seed=1)
+    again.load_state_dict(state)
+    assert (resumed.step_count, resumed.seed) == (5, SEED)
+
+
+def test_copies_of_the_optimizer_are_of_clean_weights():
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    perturb(model, optimizer, SIGMA, seed=SEED)
+    counted(model, optimizer, 3)
+    other = copy.deepcopy(optimizer)
+    for mine, theirs in zip(
+        optimizer.param_groups[0]["params"], other.param_groups[0]["params"], strict=True
+    ):
+        assert torch.equal(mine, theirs)
+    twin = make()
+    twin.load_state_dict(model.state_dict())
+    theirs = torch.optim.SGD(twin.parameters(), lr=0.05)
+    theirs.load_state_dict(optimizer.state_dict())
+    noise = perturb(twin, theirs, SIGMA, seed=1)
+    assert (noise.step_count, noise.seed) == (3, SEED)
