@@ -22,7 +22,7 @@ from antipgd.torch.drawing import name_of_draw
 from antipgd.torch.forward.auditing import Audit
 from antipgd.torch.forward.passes import Passes, Seat, in_backward
 from antipgd.torch.forward.rounding import check_rounding
-from antipgd.torch.forward.slots import Slots, install, slots_of
+from antipgd.torch.forward.slots import Slots, install, refuse_mixed, slots_of
 from antipgd.torch.handle import Noise, Settings
 from antipgd.torch.members import Member
 from antipgd.torch.membership import Membership
@@ -120,11 +120,14 @@ class InPasses(Noise):
         """
         by_parameter = {id(seat.parameter): seat for seat in self._seats}
         by_name = {seat.name: seat for seat in self._seats}
+        refuse_mixed(model, self._passes, by_parameter.keys())
         self._places = []
         for module in model.modules():
             slots = slots_of(module)
             if slots is None or slots.passes is not self._passes:
                 slots, self._undo[id(module)] = install(module, self._passes)
+            if slots is None:
+                continue
             before, slots.seats = slots.seats, {}
             for name, parameter in slots.items():
                 seat = by_parameter.get(id(parameter))

@@ -170,7 +170,7 @@ class Passes:
         self._calls.append(call)
         if self._is_off() or not module.training:
             return
-        if isinstance(module, RNNBase):
+        if isinstance(module, RNNBase) and getattr(module._parameters, "passes", None) is self:
             self._swap_flat_weights(call)
         if self._recipes is not None and torch.is_grad_enabled():
             call.recipes = self._recipes.opened()
