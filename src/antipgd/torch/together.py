@@ -30,6 +30,11 @@ class Together:
         return any(ref() is None for ref in self._each)
 
     @property
+    def are_all_gone(self) -> bool:
+        """Whether all of them were deleted."""
+        return all(ref() is None for ref in self._each)
+
+    @property
     def each(self) -> list[Optimizer]:
         """The optimizers, in the order given."""
         found = [optimizer for ref in self._each if (optimizer := ref()) is not None]

@@ -1,8 +1,11 @@
 """Ordinary programs that went wrong once: noises side by side, failures, blocks without noise."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from antipgd.torch import clean_state_dict, perturb
 from explicit import SEED, noisy, same, weighted
@@ -121,3 +124,93 @@ def test_two_noises_in_one_module_are_refused():
         perturb(model, biases, SIGMA, seed=SEED)
     trained(model, [weights, biases], 2)
     assert same(*read(model, model[0]), w(model[0], "0.weight", 2))
+
+
+# Optimizers
+
+
+def test_without_its_optimizer_noise_ends(caplog):
+    model = mlp()
+    optimizer = sgd(model)
+    noise = perturb(model, optimizer, SIGMA, seed=SEED)
+    trained(model, [optimizer], 2)
+    del optimizer
+    assert same(*read(model, model[0]), model[0].weight)
+    assert "is gone" in caplog.text
+    assert not noise.attached
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_failed_backward_with_steps_in_it_does_not_stop_the_count():
+    model = mlp()
+    each = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+    noise = perturb(model, list(each.values()), SIGMA, seed=SEED)
+
+    def step(parameter):
+        each[parameter].step()
+        each[parameter].zero_grad()
+
+    def fail(gradient):
+        raise ArithmeticError
+
+    for p in each:
+        p.register_post_accumulate_grad_hook(step)
+    trained(model, [], 2)
+    hook = model[0].weight.register_hook(fail)  # after model[2] has made its steps
+    with pytest.raises(ArithmeticError):
+        trained(model, [], 1)
+    hook.remove()
+    trained(model, [], 2)
+    assert noise.step_count == 5
+    assert same(*read(model, model[0]), w(model[0], "0.weight", 5))
+
+
+def test_micro_batches_count_anew_after_a_step_that_does_not_count():
+    model = mlp()
+    optimizer = sgd(model)
+    noise = perturb(model, optimizer, SIGMA, seed=SEED, draws="micro-batch")
+    trained(model, [optimizer], 2)
+    noise.pause()
+    for _ in range(3):
+        for _ in range(2):
+            weighted(model(batch())).backward()
+        optimizer.step()
+    assert same(*read(model, model[0]), w(model[0], "0.weight", 2))
+
+
+# Blocks without noise, and copies
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, mode):
+        super().__init__()
+        self.body, self.norm = mlp(), nn.BatchNorm1d(6)
+        self.mode = mode
+
+    def forward(self, x):
+        return checkpoint(lambda v: self.norm(self.body(v)), x, use_reentrant=self.mode)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_evaluation_without_noise_between_checkpointed_steps(mode):
+    model, x = Checkpointed(mode), batch().requires_grad_()
+    optimizer = sgd(model)
+    noise = perturb(model, optimizer, SIGMA, seed=SEED)
+    for _ in range(2):
+        trained(model, [optimizer], 2, x)
+        with noise.recalibrate([x]):
+            model.eval()(x)
+        model.train()
+        with noise.off(), torch.no_grad():
+            model(x)
+    assert noise.step_count == 4
+
+
+def test_a_copy_compiles_in_one_graph():
+    model = mlp()
+    optimizer = sgd(model)
+    perturb(model, optimizer, SIGMA, seed=SEED)
+    trained(model, [optimizer], 2)
+    plain = copy.deepcopy(model)
+    compiled = torch.compile(plain, backend="eager", fullgraph=True)
+    assert same(compiled(batch()), model.eval()(batch()))

@@ -23,7 +23,7 @@ from antipgd.torch.forward.auditing import Audit
 from antipgd.torch.forward.passes import Passes, Seat, in_backward
 from antipgd.torch.forward.rounding import check_rounding
 from antipgd.torch.forward.slots import Slots, install, refuse_mixed, slots_of
-from antipgd.torch.handle import Noise, Settings
+from antipgd.torch.handle import Noise, Settings, log
 from antipgd.torch.members import Member
 from antipgd.torch.membership import Membership
 from antipgd.torch.parts import Gathered, gathered_parameters, local_part
@@ -57,7 +57,7 @@ class InPasses(Noise):
         self._waits = False  # for the end of a backward pass in which a step was made
         self._planned: list[float] = []  # σ of the draw that a step under way leads to
         self._places: list[tuple[Slots, str, Seat]] = []
-        passes.on_begin = self._follow_moved
+        passes.on_begin = self._pass_begins
 
     # Setting up
 
@@ -136,6 +136,16 @@ class InPasses(Noise):
                 if seat is not None:
                     slots.seats[name] = seat
                     self._places.append((slots, name, seat))
+
+    def _pass_begins(self) -> bool:
+        """Mend what has happened since the last one; False where nothing changes draws any more."""
+        if self.together.are_all_gone:
+            log.warning("the optimizer of this noise is gone: passes read clean weights from now")
+            self.stop()
+            return False
+        self._backward_ended()  # one that failed after a step was made in it
+        self._follow_moved()
+        return True
 
     def _follow_moved(self) -> None:
         """A parameter that stands elsewhere than before (under a parametrization) is followed."""
@@ -224,7 +234,11 @@ class InPasses(Noise):
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Count the step, once for several optimizers that step one after the other."""
-        if self.paused or rests(optimizer) or is_inner_step(optimizer) or was_skipped(optimizer):
+        if is_inner_step(optimizer):
+            return
+        if self.paused or rests(optimizer) or was_skipped(optimizer):
+            if not in_backward():
+                self._passes.count_anew()
             return
         if in_backward():  # a step of one parameter, as soon as its gradient is there
             self._advance_after_backward()

@@ -122,6 +122,8 @@ class _Gone:
     """What a copied module has of a hook: it takes itself away when it is called."""
 
     def __call__(self, module: Module, *args: Any) -> None:
+        if torch.compiler.is_compiling():  # which cannot follow, and need not
+            return
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for key in [key for key, hook in hooks.items() if hook is self]:
                 del hooks[key]
