@@ -39,7 +39,9 @@ class Together:
         """The optimizers, in the order given."""
         found = [optimizer for ref in self._each if (optimizer := ref()) is not None]
         if len(found) < len(self._each):
-            raise ReferenceError("the optimizer of this noise is gone")
+            lost = len(self._each) - len(found)
+            which = f"{lost} of {len(self._each)} optimizers" if found else "the optimizer"
+            raise ReferenceError(f"{which} of this noise is gone: keep it, or stop() the noise")
         return found
 
     @property

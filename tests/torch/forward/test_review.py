@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from antipgd.torch import clean_state_dict, perturb
@@ -141,6 +142,18 @@ def test_without_its_optimizer_noise_ends(caplog):
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def test_one_of_two_optimizers_is_deleted():
+    model = mlp()
+    one, other = sgd(model[0]), sgd(model[2])
+    noise = perturb(model, [one, other], SIGMA, seed=SEED)
+    trained(model, [one, other], 1)
+    del one
+    with pytest.raises(ReferenceError, match="1 of 2 optimizers of this noise is gone"):
+        trained(model, [other], 1)
+    noise.stop()
+    trained(model, [other], 1)
+
+
 def test_a_failed_backward_with_steps_in_it_does_not_stop_the_count():
     model = mlp()
     each = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
@@ -204,6 +217,25 @@ def test_evaluation_without_noise_between_checkpointed_steps(mode):
         with noise.off(), torch.no_grad():
             model(x)
     assert noise.step_count == 4
+
+
+@pytest.mark.parametrize("memory", ["keep", "recompute"])
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_training_pass_in_inference_mode(before, memory):
+    model = mlp()
+    optimizer = sgd(model)
+    noise = perturb(model, optimizer, SIGMA, seed=SEED, memory=memory)
+    trained(model, [optimizer], before)
+    with torch.inference_mode():
+        expected = functional_call(copy.deepcopy(model), noisy_state(model, before), batch())
+        assert same(model(batch()), expected)
+        assert same(*read(model, model[0]), w(model[0], "0.weight", before))
+    trained(model, [optimizer], 1)
+    assert noise.step_count == before + 1
+
+
+def noisy_state(model, steps):
+    return {name: noisy(z, name, steps, [SIGMA]) for name, z in model.named_parameters()}
 
 
 def test_a_copy_compiles_in_one_graph():
