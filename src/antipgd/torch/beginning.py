@@ -145,7 +145,8 @@ def refuse_shared(noise: Noise) -> None:
             if id(member.parameter) in own:
                 raise ValueError(
                     f"parameter {member.name!r} has noise already through another optimizer; "
-                    f"use exclude= in one of the two"
+                    f"stop() that noise, or use exclude= in one of the two. An optimizer that "
+                    f"is no longer used may be kept by its scheduler"
                 )
 
 

@@ -122,6 +122,10 @@ def _same_memory(a: Any, b: Tensor) -> bool:
 
 
 def _check_removable(record: Record, where: str) -> None:
+    if record.form == "forward":
+        raise ValueError(
+            f"{where}: it is in the training passes only (perturb): the weights are clean already"
+        )
     if record.stream != STREAM_VERSION:
         raise ValueError(
             f"{where}: stream is version {record.stream}; this package knows {STREAM_VERSION}"

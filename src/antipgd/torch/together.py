@@ -30,11 +30,18 @@ class Together:
         return any(ref() is None for ref in self._each)
 
     @property
+    def are_all_gone(self) -> bool:
+        """Whether all of them were deleted."""
+        return all(ref() is None for ref in self._each)
+
+    @property
     def each(self) -> list[Optimizer]:
         """The optimizers, in the order given."""
         found = [optimizer for ref in self._each if (optimizer := ref()) is not None]
         if len(found) < len(self._each):
-            raise ReferenceError("the optimizer of this noise is gone")
+            lost = len(self._each) - len(found)
+            which = f"{lost} of {len(self._each)} optimizers" if found else "the optimizer"
+            raise ReferenceError(f"{which} of this noise is gone: keep it, or stop() the noise")
         return found
 
     @property

@@ -750,8 +750,8 @@ def test_a_model_that_gets_a_new_optimizer():
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-300)
     old = perturb(model, optimizer, SIGMA, seed=1)
     counted(model, optimizer, 3)
-    del optimizer
     assert noise_read(model).any()
+    del optimizer
     optimizer, noise = still(model)
     assert not old.attached
     assert not noise_read(model).any()

@@ -151,7 +151,7 @@ class Audit:
         self._excused.clear()
         if not self.raw:
             return
-        found = ", ".join(f"{name!r} ({share:.0%})" for name, share in self.raw.items())
+        found = ", ".join(f"{name!r} ({share * 100:.3g}%)" for name, share in self.raw.items())
         self.raw.clear()
         raise RuntimeError(
             f"read without noise in a training pass: {found} of the gradient did not come through "

@@ -32,7 +32,7 @@ class Formed(NamedTuple):
     @property
     def was_changed(self) -> bool:
         """Whether it was changed in place, or given other memory, as far as torch has noticed."""
-        if self.w._version != self.version:
+        if _version(self.w) != self.version:
             return True
         return self.address != 0 and self.w.data_ptr() != self.address
 
@@ -48,7 +48,12 @@ class Formed(NamedTuple):
 def formed(name: str, z: Tensor, w: Tensor, draw: Draw) -> Formed:
     """A w that was made just now."""
     has_memory = not (in_functorch() or is_sharded(w))
-    return Formed(name, z, w, draw, w._version, w.data_ptr() if has_memory else 0)
+    return Formed(name, z, w, draw, _version(w), w.data_ptr() if has_memory else 0)
+
+
+def _version(w: Tensor) -> int:
+    """How often it was written to; inside torch.inference_mode() nobody counts."""
+    return 0 if w.is_inference() else w._version
 
 
 class FlatWeights(list):

@@ -21,8 +21,8 @@ from antipgd.torch.drawing import name_of_draw
 from antipgd.torch.forward.auditing import Audit
 from antipgd.torch.forward.passes import Passes, Seat, in_backward
 from antipgd.torch.forward.rounding import check_rounding
-from antipgd.torch.forward.slots import Slots, install, slots_of
-from antipgd.torch.handle import Noise, Settings
+from antipgd.torch.forward.slots import Slots, install, refuse_mixed, slots_of
+from antipgd.torch.handle import Noise, Settings, log
 from antipgd.torch.members import Member
 from antipgd.torch.membership import Membership
 from antipgd.torch.parts import Gathered, gathered_parameters, local_part
@@ -56,7 +56,7 @@ class InPasses(Noise):
         self._waits = False  # for the end of a backward pass in which a step was made
         self._planned: list[float] = []  # σ of the draw that a step under way leads to
         self._places: list[tuple[Slots, str, Seat]] = []
-        passes.on_begin = self._follow_moved
+        passes.on_begin = self._pass_begins
 
     # Setting up
 
@@ -119,11 +119,14 @@ class InPasses(Noise):
         """
         by_parameter = {id(seat.parameter): seat for seat in self._seats}
         by_name = {seat.name: seat for seat in self._seats}
+        refuse_mixed(model, self._passes, by_parameter.keys())
         self._places = []
         for module in model.modules():
             slots = slots_of(module)
             if slots is None or slots.passes is not self._passes:
                 slots, self._undo[id(module)] = install(module, self._passes)
+            if slots is None:
+                continue
             before, slots.seats = slots.seats, {}
             for name, parameter in slots.items():
                 seat = by_parameter.get(id(parameter))
@@ -132,6 +135,16 @@ class InPasses(Noise):
                 if seat is not None:
                     slots.seats[name] = seat
                     self._places.append((slots, name, seat))
+
+    def _pass_begins(self) -> bool:
+        """Mend what has happened since the last one; False where nothing changes draws any more."""
+        if self.together.are_all_gone:
+            log.warning("the optimizer of this noise is gone: passes read clean weights from now")
+            self.stop()
+            return False
+        self._backward_ended()  # one that failed after a step was made in it
+        self._follow_moved()
+        return True
 
     def _follow_moved(self) -> None:
         """A parameter that stands elsewhere than before (under a parametrization) is followed."""
@@ -228,6 +241,8 @@ class InPasses(Noise):
             return
         if not (self.paused or rests(optimizer) or was_skipped(optimizer)):
             self._count(optimizer)
+        elif not in_backward():
+            self._passes.count_anew()
         if optimizer is self.optimizers[0]:
             self._parting.step(self._progress)
 

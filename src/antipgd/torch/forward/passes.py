@@ -79,7 +79,7 @@ class Passes:
         self.depth = 0
         self.off = 0
         self.seen = False  # whether a training pass began since the last step
-        self.on_begin: Callable[[], None] = lambda: None
+        self.on_begin: Callable[[], bool] = lambda: True  # whether there is noise still
         self.noisy = self.clean = False  # whether one with noise did, or one inside off()
         self.hook_id = RemovableHandle(OrderedDict()).id  # of the hooks around the modules' calls
         self.silent: weakref.WeakSet[Module] = weakref.WeakSet()  # whose calls open no pass
@@ -116,6 +116,13 @@ class Passes:
         if not same or self.number != self._first_number:
             self.number = self._first_number
             self._seats, self._rows = seats, rows
+            self._take_rows()
+
+    def count_anew(self) -> None:
+        """Take the draws of this step from the first on: one that does not count was made."""
+        self._arrived, self._began, self._mixed = False, 0, 0
+        if self.number != self._first_number:
+            self.number = self._first_number
             self._take_rows()
 
     def _take_rows(self) -> None:
@@ -156,7 +163,7 @@ class Passes:
         if self._is_stale():
             self.settle()
         if self.depth == 0:
-            if not module.training:
+            if not module.training or not (in_backward() or self.on_begin()):
                 return
             self._begin()
         elif self._calls and self._thread != threading.get_ident():
@@ -170,7 +177,7 @@ class Passes:
         self._calls.append(call)
         if self._is_off() or not module.training:
             return
-        if isinstance(module, RNNBase):
+        if isinstance(module, RNNBase) and getattr(module._parameters, "passes", None) is self:
             self._swap_flat_weights(call)
         if self._recipes is not None and torch.is_grad_enabled():
             call.recipes = self._recipes.opened()
@@ -190,8 +197,8 @@ class Passes:
                 )
             return
         self.seen = True
-        self.on_begin()
-        self.noisy, self.clean = self.noisy or not self.off, self.clean or self.off > 0
+        if _may_be_recomputed():
+            self.noisy, self.clean = self.noisy or not self.off, self.clean or self.off > 0
         _forget_parametrized()
         if self.audit is not None:
             self.audit.begin_pass()
@@ -354,6 +361,22 @@ def _forget_parametrized() -> None:
 def in_backward() -> bool:
     """Whether autograd runs a backward pass in this thread."""
     return torch._C._current_graph_task_id() != -1
+
+
+def _may_be_recomputed() -> bool:
+    """Whether autograd may ask for this pass again.
+
+    Not where it records nothing, except that reentrant checkpoints first compute that way.
+    """
+    if torch.is_grad_enabled():
+        return True
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "forward" and code.co_varnames[:1] == ("ctx",):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _in_a_call() -> bool:

@@ -20,6 +20,7 @@ from antipgd.torch.forward.refusals import (
     check_owned,
     check_readable,
 )
+from antipgd.torch.forward.slots import refuse_mixed
 from antipgd.torch.handle import Settings
 from antipgd.torch.members import Exclude
 from antipgd.torch.membership import Membership
@@ -127,6 +128,7 @@ def _made(
     passes = Passes(settings.law, settings.drawing, memory, number)
     noise = InPasses(settings, optimizers, roll, model, passes, audit)
     refuse_shared(noise)
+    refuse_mixed(model, passes, {id(member.parameter) for member in roll.members})
     return noise
 
 

@@ -9,7 +9,7 @@ import contextlib
 import copy
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import cache
 from typing import Any
 
@@ -122,6 +122,8 @@ class _Gone:
     """What a copied module has of a hook: it takes itself away when it is called."""
 
     def __call__(self, module: Module, *args: Any) -> None:
+        if torch.compiler.is_compiling():  # which cannot follow, and need not
+            return
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for key in [key for key, hook in hooks.items() if hook is self]:
                 del hooks[key]
@@ -141,12 +143,13 @@ def _prepare() -> None:
         leave_alone(function)
 
 
-def install(module: Module, passes: Passes) -> tuple[Slots, Callable[[], None]]:
-    """Stand behind a module, with no seats yet; returns also what undoes it."""
+def install(module: Module, passes: Passes) -> tuple[Slots | None, Callable[[], None]]:
+    """Stand behind a module, with no seats yet; returns also what undoes it.
+
+    Where another noise has seats, only hear of the calls: a parameter takes noise once.
+    """
     _prepare()
-    slots = Slots(module._parameters)
-    slots.passes, slots.module, slots.seats = passes, weakref.ref(module), {}
-    module.__dict__["_parameters"] = slots
+    slots = None if seats_of_others(module, passes) else _put_slots(module, passes)
     if isinstance(
         module, ParametrizationList
     ):  # called by who reads a weight, inside passes or not
@@ -159,10 +162,34 @@ def install(module: Module, passes: Passes) -> tuple[Slots, Callable[[], None]]:
         found = ref()
         if found is not None:
             _take_hooks(found, passes.hook_id)
-            if isinstance(found._parameters, Slots):
-                found.__dict__["_parameters"] = dict(found._parameters.items())
+            own = slots_of(found)
+            if own is not None and own.passes is passes:
+                found.__dict__["_parameters"] = dict(own.items())
 
     return slots, undo
+
+
+def _put_slots(module: Module, passes: Passes) -> Slots:
+    slots = Slots(module._parameters)
+    slots.passes, slots.module, slots.seats = passes, weakref.ref(module), {}
+    module.__dict__["_parameters"] = slots
+    return slots
+
+
+def refuse_mixed(model: Module, passes: Passes, own: Set[int]) -> None:
+    """Refuse a module of which another noise has some parameters and this one (`own`) others."""
+    for name, module in model.named_modules():
+        if seats_of_others(module, passes) and own & {id(z) for z in module._parameters.values()}:
+            raise ValueError(
+                f"{name or 'the model'!r} has parameters that take noise already and others that "
+                f"would take this; give perturb both optimizers at once: perturb(model, [a, b], …)"
+            )
+
+
+def seats_of_others(module: Module, passes: Passes) -> bool:
+    """Whether another noise has parameters in this module."""
+    slots = slots_of(module)
+    return slots is not None and slots.passes is not passes and bool(slots.seats)
 
 
 def _add_hooks(module: Module, passes: Passes) -> None:
