@@ -428,6 +428,21 @@ def test_two_parameters_of_one_name_are_refused():
         attach(optimizer, sigma=0.1)
 
 
+def test_a_parameter_that_is_listed_twice_is_refused_as_that():
+    w = torch.nn.Parameter(torch.ones(3))
+    with pytest.warns(UserWarning, match="duplicate"):
+        twice = torch.optim.SGD([w, w], lr=0.1)
+    with pytest.raises(ValueError, match=r"lists parameter '\d' twice.*list it once"):
+        attach(twice, sigma=0.1)
+
+
+def test_param_groups_listed_twice_later_are_refused_as_that():
+    _, optimizer, _ = make()
+    optimizer.param_groups.extend(optimizer.param_groups[:1])
+    with pytest.raises(ValueError, match=r"lists parameter '0\.weight' twice"):
+        optimizer.state_dict()
+
+
 def test_a_garbage_optimizer_does_not_stand_in_the_way():
     for _ in range(3):
         model = make_model()

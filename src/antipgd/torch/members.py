@@ -70,16 +70,21 @@ class Member:
 
 def set_keys(members: Iterable[Member], seed: int, namespace: str) -> None:
     """Give every member its place in the stream; no two may have the same."""
-    seen: set[int] = set()
+    seen: dict[int, Tensor] = {}
     for member in members:
         name = member.drawn_as
         member.key = stream_key(seed, f"{namespace}/{name}" if namespace else name)
+        if seen.get(member.key) is member.parameter:
+            raise ValueError(
+                f"the optimizer lists parameter {name!r} twice, so it would take its noise twice; "
+                f"list it once"
+            )
         if member.key in seen:
             raise ValueError(
                 f"two parameters have the name {name!r}, so they would get the same noise; "
                 f"give the optimizer distinct names through model.named_parameters()"
             )
-        seen.add(member.key)
+        seen[member.key] = member.parameter
 
 
 def group_names(optimizer: Grouped, model: torch.nn.Module | None) -> list[list[str]]:
