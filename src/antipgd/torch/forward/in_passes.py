@@ -51,6 +51,7 @@ class InPasses(Noise):
         self._audits = audit
         self._audited: set[str] = set()
         self._seats: list[Seat] = []
+        self._seated: list[Member] = []  # the members that have them
         self._undo: dict[int, Callable[[], None]] = {}  # by module
         self._stepped: set[int] = set()  # optimizers that made a step since the draw
         self._loaded: dict[int, int] = {}  # the steps of what was loaded since the last step
@@ -99,6 +100,7 @@ class InPasses(Noise):
         self._stand_behind(model)
         self._audit()
         self._set_draws()
+        self._seated = self.members
 
     def _audit(self) -> None:
         """Look at parameters that nobody has looked at yet."""
@@ -179,10 +181,9 @@ class InPasses(Noise):
     # Saving and loading
 
     def _look_again(self) -> None:
-        members = self.members
         self.roll.refresh(self.together, self.seed)
         saved.mark(self.together, self._write)
-        if self.attached and self.members is not members:
+        if self.attached and self.members is not self._seated:
             self._seat()
 
     def _load(self, optimizer: Optimizer) -> None:
