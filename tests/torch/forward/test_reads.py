@@ -352,7 +352,7 @@ def test_a_weight_read_past_the_noise(how, memory):
     perturb(model, optimizer, SIGMA, seed=SEED, memory=memory)
     before = copy.deepcopy(model.state_dict())
     weighted(run(model, batch())).backward()
-    with pytest.raises(RuntimeError, match=r"read without noise in a training pass: 'w' \(\d+%\)"):
+    with pytest.raises(RuntimeError, match=r"read without noise in a .* pass: 'w' \([\d.]+%\)"):
         optimizer.step()
     assert all(same(a, before[name]) for name, a in model.state_dict().items())
     optimizer.zero_grad()
@@ -386,7 +386,8 @@ def test_a_weight_written_in_forward_is_refused():
 
     for write in (clipped, scaled, renormed):
         model = Reads(write, w=weight(6, 3))
-        perturb(model, sgd(model), SIGMA, seed=SEED)
+        optimizer = sgd(model)
+        perturb(model, optimizer, SIGMA, seed=SEED)
         with pytest.raises(RuntimeError, match="'w' was changed in forward"):
             model(batch())
         model.eval()
@@ -404,7 +405,8 @@ def test_a_weight_that_a_module_keeps_is_said():
 
     for read, name in ((keep, "cache"), (as_buffer, "kept")):
         model = Reads(read, w=weight(6, 3))
-        perturb(model, sgd(model), SIGMA, seed=SEED)
+        optimizer = sgd(model)
+        perturb(model, optimizer, SIGMA, seed=SEED)
         with pytest.warns(
             UserWarning, match=f"Reads keeps a noisy weight in its attribute '{name}'"
         ):
