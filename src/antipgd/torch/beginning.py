@@ -17,7 +17,13 @@ from antipgd.noise.injection import check_sigma
 from antipgd.torch import saved
 from antipgd.torch.advice import advise
 from antipgd.torch.drawing import Drawing
-from antipgd.torch.handle import Noise, Settings, attached_noises, stop_abandoned
+from antipgd.torch.handle import (
+    Noise,
+    Settings,
+    attached_noises,
+    carried_by_abandoned,
+    stop_abandoned,
+)
 from antipgd.torch.parts import agree, is_distributed
 from antipgd.torch.record import LAST_STEP, Record
 from antipgd.torch.stepping import has_stepped
@@ -138,6 +144,7 @@ def refuse_shared(noise: Noise) -> None:
     if any(optimizers & set(map(id, theirs)) or own & _parameters(o) for o, theirs in others):
         del others
         gc.collect()  # the other may be garbage that only waits to be collected
+    _refuse_left_behind(own)
     for other, theirs in attached_noises():
         if optimizers & set(map(id, theirs)):
             raise ValueError("this optimizer has noise already; stop() it before attaching anew")
@@ -148,6 +155,16 @@ def refuse_shared(noise: Noise) -> None:
                     f"stop() that noise, or use exclude= in one of the two. An optimizer that "
                     f"is no longer used may be kept by its scheduler"
                 )
+
+
+def _refuse_left_behind(own: set[int]) -> None:
+    """Refuse weights that carry draws which nobody would take out any more."""
+    for member in carried_by_abandoned():
+        if id(member.parameter) in own:
+            raise ValueError(
+                f"parameter {member.name!r} carries noise of an earlier attach, whose optimizer is "
+                f"gone; stop() that noise, which takes it out, or stop(remove=False) to leave it"
+            )
 
 
 def _note_same_draws(noise: Noise) -> None:

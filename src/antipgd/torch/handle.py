@@ -61,6 +61,12 @@ def stop_abandoned() -> None:
             noise.stop()
 
 
+def carried_by_abandoned() -> list[Member]:
+    """Parameters that carry draws of a noise in the weights which is there without optimizer."""
+    left = [n for n in _live if n.attached and n.form == "weights" and n.together.are_gone]
+    return [m for noise in left if noise.removable for m in noise.members if any(m.sigmas)]
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a noise is, apart from who takes it: checked values."""

@@ -367,7 +367,8 @@ def test_a_lazy_module_once_it_has_a_shape():
 
 def test_replicas_of_data_parallel_are_refused():
     model = mlp()
-    perturb(model, sgd(model), SIGMA, seed=SEED)
+    optimizer = sgd(model)
+    perturb(model, optimizer, SIGMA, seed=SEED)
     replica = model._replicate_for_data_parallel()
     with pytest.raises(RuntimeError, match=r"torch.nn.DataParallel hands its replicas"):
         replica(batch())

@@ -352,7 +352,7 @@ def test_a_weight_read_past_the_noise(how, memory):
     perturb(model, optimizer, SIGMA, seed=SEED, memory=memory)
     before = copy.deepcopy(model.state_dict())
     weighted(run(model, batch())).backward()
-    with pytest.raises(RuntimeError, match=r"read without noise in a training pass: 'w' \([\d.]+%\)"):
+    with pytest.raises(RuntimeError, match=r"read without noise in a .* pass: 'w' \([\d.]+%\)"):
         optimizer.step()
     assert all(same(a, before[name]) for name, a in model.state_dict().items())
     optimizer.zero_grad()

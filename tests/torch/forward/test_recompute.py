@@ -44,8 +44,8 @@ def alive(monkeypatch):
     found = weakref.WeakSet()
     made = Former.form
 
-    def form(self, z, draw, *known):
-        w = made(self, z, draw, *known)
+    def form(self, z, draw, known=None):
+        w = made(self, z, draw, known)
         found.add(w)
         found.most = max(found.most, held(found))
         return w
@@ -65,7 +65,7 @@ def held(tensors):
 @pytest.mark.parametrize("memory", ["keep", "recompute"])
 def test_bytes_between_and_inside_steps(memory, alive):
     model = deep()
-    perturbed(model, run=lambda one: one(rows()), memory=memory)
+    _kept = perturbed(model, run=lambda one: one(rows()), memory=memory)
     assert held(alive) == 0  # between steps, in either mode
     alive.most = 0
     loss = weighted(model(rows()))
@@ -139,7 +139,7 @@ class Counting:
 @pytest.mark.parametrize("mode", [True, False])
 def test_checkpointing_still_saves(memory, mode):
     model, plain = deep(mode), deep(mode)
-    perturbed(model, run=lambda one: one(rows()), memory=memory)
+    _kept = perturbed(model, run=lambda one: one(rows()), memory=memory)
     x = rows()
     with_noise = Counting(lambda: model(x)).bytes
     without = Counting(lambda: plain(x)).bytes
@@ -169,7 +169,8 @@ def test_hooks_are_balanced_after_an_error():
         raise ValueError("here")
 
     model = Reads(through, part=nn.Linear(6, 6))
-    perturb(model, sgd(model), SIGMA, seed=SEED, memory="recompute")
+    optimizer = sgd(model)
+    perturb(model, optimizer, SIGMA, seed=SEED, memory="recompute")
     with pytest.raises(ValueError, match="here"):
         model(torch.ones(2, 6))
     assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
@@ -187,7 +188,7 @@ def test_retained_graphs_and_two_backwards():
 
 def test_z_changed_between_forward_and_backward_is_refused():
     model = deep()
-    perturbed(model, run=lambda one: one(rows()), memory="recompute")
+    _kept = perturbed(model, run=lambda one: one(rows()), memory="recompute")
     loss = weighted(model(rows()))
     with torch.no_grad():
         model.layers[2][0].weight.mul_(0.5)
@@ -197,7 +198,7 @@ def test_z_changed_between_forward_and_backward_is_refused():
 
 def test_torch_func_is_refused():
     model = deep()
-    perturbed(model, run=lambda one: one(rows()), memory="recompute")
+    _kept = perturbed(model, run=lambda one: one(rows()), memory="recompute")
     own = {name: p.detach() for name, p in model.named_parameters()}
     x = rows().detach()
     with pytest.raises(RuntimeError, match=r"memory='recompute' does not work in torch.func"):

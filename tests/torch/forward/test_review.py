@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from antipgd.torch import clean_state_dict, perturb
+from antipgd.torch import attach, clean_state_dict, perturb
 from explicit import SEED, noisy, same, weighted
 
 SIGMA = 0.03
@@ -125,6 +125,34 @@ def test_two_noises_in_one_module_are_refused():
         perturb(model, biases, SIGMA, seed=SEED)
     trained(model, [weights, biases], 2)
     assert same(*read(model, model[0]), w(model[0], "0.weight", 2))
+
+
+def test_a_module_that_gets_parameters_of_two_noises_later():
+    model = mlp()
+    first, second = torch.optim.SGD([model[0].weight], lr=0.01), sgd(model[2])
+    perturb(model, first, SIGMA, seed=SEED)
+    perturb(model, second, SIGMA, seed=SEED)
+    second.add_param_group({"params": [model[0].bias]})
+    for _ in range(2):  # it does not get right by trying again
+        with pytest.raises(ValueError, match="both optimizers at once"):
+            trained(model, [second], 1)
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_noise_that_an_earlier_attach_has_left_is_not_taken_for_weights(remove):
+    model = mlp()
+    optimizer = sgd(model)
+    left = attach(optimizer, SIGMA, seed=SEED, model=model)
+    trained(model, [optimizer], 2)
+    carried = left.injected(model[0].weight)
+    optimizer = sgd(model)  # as when a notebook's cell runs again
+    for begin in (lambda: attach(optimizer, SIGMA), lambda: perturb(model, optimizer, SIGMA)):
+        with pytest.raises(ValueError, match="carries noise of an earlier attach"):
+            begin()
+    before = model[0].weight.detach().clone()
+    left.stop(remove=remove)
+    torch.testing.assert_close(before - model[0].weight, carried * remove)
+    perturb(model, optimizer, SIGMA)
 
 
 # Optimizers

@@ -50,6 +50,7 @@ class InPasses(Noise):
         self._audits = audit
         self._audited: set[str] = set()
         self._seats: list[Seat] = []
+        self._seated: list[Member] = []  # the members that have them
         self._undo: dict[int, Callable[[], None]] = {}  # by module
         self._stepped: set[int] = set()  # optimizers that made a step since the draw
         self._loaded: dict[int, int] = {}  # the steps of what was loaded since the last step
@@ -98,6 +99,7 @@ class InPasses(Noise):
         self._stand_behind(model)
         self._audit()
         self._set_draws()
+        self._seated = self.members
 
     def _audit(self) -> None:
         """Look at parameters that nobody has looked at yet."""
@@ -178,10 +180,9 @@ class InPasses(Noise):
     # Saving and loading
 
     def _relist(self) -> None:
-        members = self.members
         self.roll.refresh(self.together, self.seed)
         super()._relist()
-        if self.attached and self.members is not members:
+        if self.attached and self.members is not self._seated:
             self._seat()
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
