@@ -94,8 +94,8 @@ def faded(step):
 
 @pytest.mark.parametrize("how", [in_one, in_place, a_part])
 def test_bitwise_and_one_graph(how):
-    eager, optimizer, theirs = setup(Net, schedule=faded)
-    steps(eager, optimizer, words())
+    eager, first, theirs = setup(Net, schedule=faded)
+    steps(eager, first, words())
     model, optimizer, noise = setup(Net, schedule=faded)
     call = how(model, **AOT)
     steps(call, optimizer, words())
