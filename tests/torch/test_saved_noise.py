@@ -513,7 +513,7 @@ def test_a_shallow_copy_whose_original_is_gone_is_refused():
     optimizer, noise, *_ = pair()
     shallow = copy.copy(optimizer)
     del optimizer, noise
-    with pytest.raises(ReferenceError, match="is gone"):
+    with pytest.raises(ValueError, match="of an earlier attach, whose optimizer is gone"):
         attach(shallow, sigma=0.1)
 
 

@@ -118,8 +118,8 @@ def test_bitwise_and_one_graph(how):
 
 @pytest.mark.slow
 def test_inductor_to_rounding():
-    eager, optimizer, _ = setup(Net, schedule=faded)
-    steps(eager, optimizer, words())
+    eager, first, _ = setup(Net, schedule=faded)
+    steps(eager, first, words())
     model, optimizer, _ = setup(Net, schedule=faded)
     steps(torch.compile(model, fullgraph=True), optimizer, words())
     for a, b in zip(weights_of(model), weights_of(eager), strict=True):
@@ -142,8 +142,8 @@ def test_layers_that_are_alike_share_code():
     def twelve():
         return nn.Sequential(*[Layer() for _ in range(12)])
 
-    eager, optimizer, _ = setup(twelve)
-    steps(eager, optimizer, batch(), 3)
+    eager, first, _ = setup(twelve)
+    steps(eager, first, batch(), 3)
     model, optimizer, _ = setup(twelve)
     for layer in model:
         layer.compile(**AOT)
@@ -166,8 +166,8 @@ class Broken(Failing):
 
 
 def test_graph_breaks_and_errors():
-    eager, optimizer, _ = setup(Broken)
-    steps(eager, optimizer, batch(), 3)
+    eager, first, _ = setup(Broken)
+    steps(eager, first, batch(), 3)
     model, optimizer, noise = setup(Broken)
     call = torch.compile(model, backend="aot_eager")
     steps(call, optimizer, batch(), 2)
@@ -214,8 +214,8 @@ def test_checkpoint_inside(options):
         part = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
         return Reads(lambda self, x: checkpoint(self.part, x, use_reentrant=False), part=part)
 
-    eager, optimizer, _ = setup(make, **options)
-    steps(eager, optimizer, batch(), 3)
+    eager, first, _ = setup(make, **options)
+    steps(eager, first, batch(), 3)
     model, optimizer, _ = setup(make, **options)
     steps(torch.compile(model, **AOT), optimizer, batch(), 3)
     assert all_same(weights_of(model), weights_of(eager))
