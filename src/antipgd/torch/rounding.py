@@ -35,7 +35,7 @@ class Rounding:
         self, members: Sequence[Member], sigmas: Sequence[float], sizes: Sequence[float]
     ) -> None:
         self._limits: dict[str, float] = {}
-        rows = list(zip(members, sigmas, sizes, strict=True))
+        rows = [row for row in zip(members, sigmas, sizes, strict=True) if math.isfinite(row[2])]
         lost = [m.name for m, s, size in rows if 0 < s < _eps(m) * size]
         if lost:
             warnings.warn(
