@@ -57,9 +57,9 @@ def test_noise_below_the_rounding_is_said():
 
 def test_said_once_when_it_has_come_so_far():
     w, optimizer, noise = begin(1.0, 1e-4)
-    assert 1e5 < noise.rounding.next < 3e5
+    assert 1e5 < noise._rounding.next < 3e5
     optimizer.step()
-    noise.step_count = math.floor(noise.rounding.next)  # as a resume may set it
+    noise.step_count = math.floor(noise._rounding.next)  # as a resume may set it
     noise.reset()
     with pytest.warns(UserWarning, match=r"by a tenth of sigma within 1\.\de\+05 steps in big;"):
         optimizer.step()
