@@ -107,6 +107,10 @@ class InWeights(Noise):
     def _refuse_load(self) -> None:
         self._refuse_inside_clean("load_state_dict")
 
+    def _load(self, optimizer: Optimizer) -> None:
+        self._watch.forget()  # the weights may be the checkpoint's already, which tells
+        super()._load(optimizer)
+
     # Every step
 
     @property

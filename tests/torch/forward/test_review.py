@@ -65,6 +65,23 @@ def test_the_clean_weights_of_perturb_are_not_cleaned():
         clean_state_dict(model.state_dict(), optimizer.state_dict())
 
 
+@pytest.mark.parametrize("model_first", [True, False])
+def test_attach_goes_back_to_a_checkpoint_of_its_own(model_first):
+    model = mlp()
+    optimizer = sgd(model)
+    noise = attach(optimizer, SIGMA, seed=SEED, model=model)
+    trained(model, [optimizer], 3)
+    kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    trained(model, [optimizer], 2)
+    once = copy.deepcopy(model.state_dict())
+    loads = [(model, kept[0]), (optimizer, kept[1])]
+    for one, state in loads if model_first else loads[::-1]:
+        one.load_state_dict(state)
+    trained(model, [optimizer], 2)
+    assert noise.step_count == 5
+    assert all(same(a, once[name]) for name, a in model.state_dict().items())
+
+
 # Several noises
 
 
