@@ -19,7 +19,7 @@ from antipgd.flatness.inputs import Parameters, named_tensors
 from antipgd.flatness.objective import MEMORY, Loss, Objective
 from antipgd.flatness.state import undisturbed
 from antipgd.flatness.unchanged import Unchanged
-from antipgd.torch.handle import without_noise_in_passes
+from antipgd.torch.living import without_noise_in_passes
 from antipgd.torch.recalibration import averaging
 
 BATCH_NORMS = ("eval", "train", "estimated")

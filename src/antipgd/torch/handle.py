@@ -8,8 +8,8 @@ two forms below this, `in_weights` and `forward`.
 import logging
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,38 +33,8 @@ from antipgd.torch.sigma import next_sigmas
 from antipgd.torch.together import Together
 
 log = logging.getLogger("antipgd")
-_live: "weakref.WeakSet[Noise]" = weakref.WeakSet()
-
-
-def attached_noises() -> list[tuple["Noise", list[Optimizer]]]:
-    """All noise of this process whose optimizers are still there, and stay while this is held."""
-    found = [(noise, noise.together) for noise in _live if noise.attached]
-    return [(noise, together.each) for noise, together in found if not together.are_gone]
-
-
-@contextmanager
-def without_noise_in_passes(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """A block in which models that have any of these parameters read them as they are."""
-    given = {id(tensor) for tensor in tensors}
-    with ExitStack() as stack:
-        for noise in list(_live):
-            acts = noise.attached and noise.form == "forward" and noise.model is not None
-            if acts and any(id(member.parameter) in given for member in noise.members):
-                stack.enter_context(noise.off())
-        yield
-
-
-def stop_abandoned() -> None:
-    """End noise in passes whose optimizers are gone: nothing could change its draw any more."""
-    for noise in list(_live):
-        if noise.attached and noise.form == "forward" and noise.together.are_gone:
-            noise.stop()
-
-
-def carried_by_abandoned() -> list[Member]:
-    """Parameters that carry draws of a noise in the weights which is there without optimizer."""
-    left = [n for n in _live if n.attached and n.form == "weights" and n.together.are_gone]
-    return [m for noise in left if noise.removable for m in noise.members if any(m.sigmas)]
+live: "weakref.WeakSet[Noise]" = weakref.WeakSet()
+"""All noise of this process that acts, or did."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +158,7 @@ class Noise:
             self._removers += [hook.remove for hook in hooks]
         self.attached = True
         saved.mark(self.together, self._write)
-        _live.add(self)
+        live.add(self)
 
     def _step_hooks(self, optimizer: Optimizer) -> list[Any]:
         raise NotImplementedError

@@ -19,7 +19,8 @@ from antipgd.torch.carrying import carried
 from antipgd.torch.clock import elements_by_sigma, progress
 from antipgd.torch.drawing import name_of_draw
 from antipgd.torch.forward.auditing import Audit
-from antipgd.torch.forward.passes import Passes, Seat, in_backward
+from antipgd.torch.forward.calls import in_backward
+from antipgd.torch.forward.passes import Passes, Seat
 from antipgd.torch.forward.rounding import check_rounding
 from antipgd.torch.forward.slots import Slots, install, refuse_mixed, slots_of
 from antipgd.torch.handle import Noise, Settings, log

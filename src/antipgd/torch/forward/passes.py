@@ -5,32 +5,35 @@ too. While autograd runs backward, what is read is of the pass that is being rec
 modules and their calls, not optimizers.
 """
 
-import sys
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module, RNNBase
-from torch.nn.utils import parametrize
 from torch.utils.hooks import RemovableHandle
 
 from antipgd.noise import Law
 from antipgd.torch.drawing import Drawing
 from antipgd.torch.forward.auditing import Audit
-from antipgd.torch.forward.formed import FlatWeights, Formed, check_unchanged
+from antipgd.torch.forward.calls import (
+    Call,
+    forget_parametrized,
+    in_a_call,
+    in_backward,
+    is_running,
+    is_within,
+    may_be_recomputed,
+)
+from antipgd.torch.forward.formed import FlatWeights, check_unchanged
 from antipgd.torch.forward.formed import formed as as_formed
 from antipgd.torch.forward.forming import Draw, Former, Known, in_functorch
 from antipgd.torch.forward.recomputing import Recipes
 from antipgd.torch.forward.rounding import check_read
-
-FAR_ENOUGH = 8  # frames between a module's call and its hook, where a compiler stands between
-_CALL = Module._call_impl.__code__
 
 
 class Seat:
@@ -57,18 +60,6 @@ class Seat:
         self.still = True  # it carries no draw
         self.known = Known()
         self.facts = torch.from_numpy(np.array([self.key[0], row], np.uint64).view(np.int64))
-
-
-class Call:
-    """A module's call that is under way."""
-
-    __slots__ = ("formed", "frame", "module", "recipes", "swapped")
-
-    def __init__(self, frame: Any, module: Module) -> None:
-        self.frame, self.module = frame, module
-        self.formed: dict[tuple[int, bool], Formed] = {}
-        self.swapped: dict[str, Any] = {}  # attributes as they were
-        self.recipes: AbstractContextManager | None = None
 
 
 class Passes:
@@ -197,9 +188,9 @@ class Passes:
                 )
             return
         self.seen = True
-        if _may_be_recomputed():
+        if may_be_recomputed():
             self.noisy, self.clean = self.noisy or not self.off, self.clean or self.off > 0
-        _forget_parametrized()
+        forget_parametrized()
         if self.audit is not None:
             self.audit.begin_pass()
         if self.drawing.per == "micro-batch":
@@ -235,7 +226,7 @@ class Passes:
         """A module's call ends."""
         for index in range(len(self._calls) - 1, -1, -1):
             call = self._calls[index]
-            if call.module is module and _is_within(frame, call.frame):
+            if call.module is module and is_within(frame, call.frame):
                 self._close(index)
                 return
 
@@ -254,7 +245,7 @@ class Passes:
             if call.formed:
                 closed.append(call)
         if index == 0:
-            _forget_parametrized()
+            forget_parametrized()
         for call in closed:
             check_unchanged(call.module, list(call.formed.values()), self.audit, self.former)
 
@@ -266,7 +257,7 @@ class Passes:
 
     def _is_stale(self) -> bool:
         """Whether the outermost call is over without a word (as by KeyboardInterrupt)."""
-        return bool(self._calls) and not _is_running(self._calls[0].frame)
+        return bool(self._calls) and not is_running(self._calls[0].frame)
 
     def _swap_flat_weights(self, call: Call) -> None:
         """Recurrent layers read a list of their own, and make it anew if a weight is not in it."""
@@ -288,7 +279,7 @@ class Passes:
                 module = module_ref()
                 return z if module is None or module.training else self._read_clean(seat, z)
         elif not self._calls:
-            if not _in_a_call():  # a compiled pass was broken off
+            if not in_a_call():  # a compiled pass was broken off
                 return z
         elif self._thread != threading.get_ident():
             return z
@@ -350,57 +341,3 @@ class Passes:
 
     def _gradient_came(self, gradient: Tensor) -> None:
         self._arrived = True
-
-
-def _forget_parametrized() -> None:
-    """Let nobody inside torch's parametrize.cached() read what is of another pass, or of none."""
-    if parametrize._cache_enabled:
-        parametrize._cache.clear()
-
-
-def in_backward() -> bool:
-    """Whether autograd runs a backward pass in this thread."""
-    return torch._C._current_graph_task_id() != -1
-
-
-def _may_be_recomputed() -> bool:
-    """Whether autograd may ask for this pass again.
-
-    Not where it records nothing, except that reentrant checkpoints first compute that way.
-    """
-    if torch.is_grad_enabled():
-        return True
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "forward" and code.co_varnames[:1] == ("ctx",):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _in_a_call() -> bool:
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if "_call_impl" in frame.f_code.co_name:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _is_running(frame: Any) -> bool:
-    try:
-        frame.clear()  # which a frame that is executing refuses
-    except RuntimeError:
-        return True
-    return False
-
-
-def _is_within(frame: Any, outer: Any) -> bool:
-    for _ in range(FAR_ENOUGH):
-        if frame is outer:
-            return True
-        if frame is None or frame.f_code is _CALL:  # of another call, inside this one
-            return False
-        frame = frame.f_back
-    return False
