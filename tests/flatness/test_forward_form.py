@@ -30,7 +30,7 @@ def trained(how, steps=6):
         loss(batches[0]).backward()
         optimizer.step()
     watch.stop()
-    return model, noise, loss, batches, readings
+    return model, (noise, optimizer), loss, batches, readings
 
 
 def test_readings_are_those_of_the_other_form():
@@ -43,7 +43,7 @@ def test_readings_are_those_of_the_other_form():
 
 
 def test_a_trace_is_that_of_the_clean_weights():
-    model, noise, loss, batches, _ = trained("perturb")
+    model, (noise, _optimizer), loss, batches, _ = trained("perturb")
     assert noise.injected(model[0].weight).any()
     model.train()
     noisy = loss(batches[0])
