@@ -110,3 +110,6 @@ def test_orbax_saves_white_noise_too(tmp_path):
     state = steps(begin(add_correlated_noise(0.05, taps=(1,))), 2)
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "saved", state)
+        checkpointer.wait_until_finished()
+        restored = checkpointer.restore(tmp_path / "saved", state)
+    assert equal(steps(restored, 2).params, steps(state, 2).params)
