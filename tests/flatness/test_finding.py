@@ -1,4 +1,4 @@
-"""The finder for σ against closed forms, and its clock against runs."""
+"""The finder for σ against closed forms and plain counts."""
 
 import math
 
@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from antipgd.flatness import FoundSigma, TooFewStepsWarning, find_sigma, finding
+from antipgd.flatness import FoundSigma, TooFewStepsWarning, find_sigma
 from antipgd.paper.experiments.find_sigma import found_sigma
 from antipgd.paper.simulation.spec import make_run
 from antipgd.theory.finder import FRACTION
+from antipgd.torch import attach, perturb
 
 
 def double(*values):
@@ -40,14 +41,14 @@ def test_a_bowl_has_the_sigma_of_its_trace():
     found = find_sigma(bowl(w, h), [w], lr=0.1, scale=2.0, grid=grid, draws=64)
     assert found.low < math.sqrt(2 * FRACTION * 2.0 / 200) < found.high
     assert found.high / found.low < 1.1
-    assert (found.loss, found.scale, found.fraction) == (1.0, 2.0, FRACTION)
+    assert (found.loss, found.here, found.scale, found.share) == (1.0, 1.0, 2.0, FRACTION)
+    assert found.judged == "loss"
     assert [row[0] for row in found.rows] == list(grid)
-    assert (found.clock, found.steps) == (None, None)  # nothing moves the trace of a bowl
 
 
 def test_the_scale_is_the_loss_of_zero_weights_less_the_loss_here(regression):
     problem, data, weights, loss = regression
-    found = find_sigma(loss, {"w": weights}, lr=0.1, probes=0)
+    found = find_sigma(loss, {"w": weights})
     at_zero = problem.loss(np.zeros((1, 100)), data)[0]
     assert found.scale == pytest.approx(at_zero - found.loss, rel=1e-12)
     # The page's experiment is the same rule with other draws.
@@ -68,46 +69,147 @@ def test_relative_sigma_is_in_units_of_each_tensor():
     assert found.low < math.sqrt(2 * FRACTION / 100) / 0.5 < found.high
 
 
-def test_the_clock_of_the_widening_valley():
-    """‖u‖² falls as e^(−2τ): exactly ln(1/0.9)/2 wherever one is, in any units of σ."""
-    u, v = torch.full((40,), 0.3, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-    options = {"lr": 0.2, "scale": 1.0, "grid": np.geomspace(1e-3, 3, 9)}
-    found = find_sigma(lambda: v @ v * (u @ u) / 2, [u, v], momentum=0.5, **options)
-    assert found.clock == pytest.approx(math.log(1 / 0.9) / 2, rel=1e-9)
-    assert not found.at_least
-    assert found.steps == math.ceil(found.clock * 0.5 / (0.2 * found.sigma**2))
+def rehearsed_plainly(problem, data, w, sigma, lr, momentum, bound):
+    """The mean cost of ten steps of Anti-PGD, in NumPy with its own draws; steps to a bound."""
+    rng, steps = np.random.default_rng(0), []
+    here = problem.loss(w[None], data)[0]
+    for _ in range(20):
+        z, velocity, costs = w.copy(), 0.0, []
+        while len(costs) < 10 or np.mean(costs[-10:]) > bound:
+            noisy = z + sigma * rng.standard_normal(w.shape)
+            costs.append(problem.loss(noisy[None], data)[0] - here)
+            velocity = momentum * velocity + problem.gradient(noisy[None], data)[0]
+            z = z - lr * velocity
+        steps.append(len(costs))
+    return np.mean(steps), np.std(steps)
 
 
-def test_the_clock_tells_when_the_trace_has_moved(regression):
-    """Anti-PGD from the end of GD, for the steps foretold: the trace is down by a tenth."""
+@pytest.mark.parametrize("momentum", [0.8, 0.9])
+def test_the_steps_are_those_of_anti_pgd(regression, momentum):
     problem, data, weights, loss = regression
-    found = find_sigma(loss, {"w": weights}, lr=0.1, probes=64)
-    rng = np.random.default_rng(0)
-    z, xi = np.tile(weights.numpy(), (16, 1)), np.zeros((16, 100))
-    before = problem.trace(z, data)[0]
-    for _ in range(found.steps):
-        z = z - 0.1 * problem.gradient(z + xi, data)
-        xi = found.sigma * rng.standard_normal(xi.shape)
-    fall = 1 - problem.trace(z, data).mean() / before
-    assert 0.05 < fall < 0.2
+    found = find_sigma(loss, {"w": weights}, lr=0.1, momentum=momentum)
+    target = found.share * found.scale
+    mean, spread = rehearsed_plainly(problem, data, weights.numpy(), found.sigma, 0.1, momentum,
+                                     target / 2)  # fmt: skip
+    assert abs(found.steps - mean) < 3 * spread + 3
+    assert found.left <= 0.5
 
 
-def test_without_projection_the_steps_are_the_fewest(regression, monkeypatch):
-    _, _, weights, loss = regression
-    about = find_sigma(loss, {"w": weights}, lr=0.1)
-    monkeypatch.setattr(finding, "PROJECTED", 10)
-    least = find_sigma(loss, {"w": weights}, lr=0.1)
-    assert least.at_least
-    assert not about.at_least
-    assert least.steps < about.steps
-    assert "at least" in least.table
+def test_a_cost_that_nothing_takes_back():
+    w = torch.zeros(200, dtype=torch.float64)
+    found = find_sigma(bowl(w, torch.ones(200).double()), [w], lr=0.01, scale=2.0, steps=1000)
+    assert (found.steps, found.enough) == (None, None)  # a bowl is as steep everywhere
+    assert 0.7 < found.left < 1.5
+    assert f"after 200 steps from here {found.left:.0%} of that are left" in str(found)
+    with pytest.warns(TooFewStepsWarning, match="100 steps are too few .* takes more than 200 to"):
+        find_sigma(bowl(w, torch.ones(200).double()), [w], lr=0.01, scale=2.0, steps=100)
 
 
 def test_planned_steps_that_are_too_few(regression):
     _, _, weights, loss = regression
-    with pytest.warns(TooFewStepsWarning, match="2 steps are too few at sigma .* about"):
-        found = find_sigma(loss, {"w": weights}, lr=0.1, steps=2)
-    find_sigma(loss, {"w": weights}, lr=0.1, steps=found.steps)
+    with pytest.warns(TooFewStepsWarning, match=r"2 steps are too few at sigma .* takes \d+ to"):
+        found = find_sigma(loss, {"w": weights}, lr=0.1, momentum=0.9, steps=2)
+    assert found.enough is False
+    assert "the 2 planned are too few" in str(found)
+    assert find_sigma(loss, {"w": weights}, lr=0.1, momentum=0.9, steps=found.steps).enough
+    assert find_sigma(loss, {"w": weights}, lr=0.1, momentum=0.9).enough is None
+    assert find_sigma(loss, {"w": weights}, steps=10).enough is None
+
+
+def classifier():
+    """Four classes of points that two layers fit, 64 examples in two unequal batches."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4))
+    x = torch.randn(64, 6)
+    y = (x @ torch.randn(6, 4)).argmax(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    for _ in range(300):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert bool((model(x).argmax(1) == y).all())
+    return model, [(x[:40], y[:40]), (x[40:], y[40:])]
+
+
+@torch.no_grad()
+def wrong_under_noise(model, batches, sigma, draws=400):
+    """Plainly: noise on a copy of the weights, answers counted."""
+    own = [p.clone() for p in model.parameters()]
+    wrong, generator = 0.0, torch.Generator().manual_seed(5)
+    for _ in range(draws):
+        for p, w in zip(model.parameters(), own, strict=True):
+            p.copy_(w + sigma * torch.randn(w.shape, generator=generator))
+        wrong += sum(float((model(x).argmax(1) != y).sum()) for x, y in batches) / 64 / draws
+    for p, w in zip(model.parameters(), own, strict=True):
+        p.copy_(w)
+    return wrong
+
+
+def test_a_classifier_is_judged_by_its_answers():
+    """σ where as many answers are wrong as the rule says, by an independent count."""
+    model, batches = classifier()
+    entropy = nn.CrossEntropyLoss()
+    found = find_sigma(lambda b: entropy(model(b[0]), b[1]), model, batches, draws=128)
+    labels = torch.cat([y for _, y in batches])
+    chance = float((labels != 0).float().mean())  # zero weights name the first class
+    assert (found.judged, found.here, found.share) == ("errors", 0.0, FRACTION)
+    assert found.scale == pytest.approx(chance)
+    counted = wrong_under_noise(model, batches, found.sigma)
+    assert counted == pytest.approx(FRACTION * chance, rel=0.15)
+    assert wrong_under_noise(model, batches, found.sigma / 1.5) < 0.8 * counted
+    assert f"{FRACTION * chance:.1%} more answers are wrong than the 0.0% without" in str(found)
+
+
+def test_what_the_user_counts_goes_first():
+    model, batches = classifier()
+
+    def loss(batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def wrong(batch):
+        return (model(batch[0]).argmax(1) != batch[1]).float().mean()
+
+    read = find_sigma(loss, model, batches)
+    counted = find_sigma(loss, model, batches, errors=wrong)
+    assert counted.sigma == pytest.approx(read.sigma, rel=1e-6)
+    by_loss = find_sigma(loss, model, batches, errors=False)
+    assert (by_loss.judged, by_loss.share) == ("loss", FRACTION)
+    assert by_loss.sigma != read.sigma
+    by_hand = find_sigma(lambda b: -(model(b[0]).log_softmax(1) * nn.functional.one_hot(b[1], 4))
+                         .sum(1).mean(), model, batches)  # fmt: skip
+    assert by_hand.judged == "loss"
+    with pytest.raises(ValueError, match="errors=True, but the loss calls none of torch's losses"):
+        find_sigma(lambda b: model(b[0]).square().mean(), model, batches, errors=True)
+    with pytest.raises(TypeError, match=r"errors must be a function of a batch, .* got 'yes'"):
+        find_sigma(loss, model, batches, errors="yes")
+
+
+def test_the_finder_says_what_the_noise_will_warn_of():
+    """A network so sure of itself that σ is larger than its weights."""
+    w = torch.full((20, 20), 0.01, dtype=torch.float64)
+    found = find_sigma(lambda: 0.5 * w.square().sum(), [w], scale=1.0)
+    optimizer = torch.optim.SGD([w.requires_grad_()], lr=0.1)
+    with pytest.warns(UserWarning, match="drowns") as said:
+        attach(optimizer, sigma=found.sigma)
+    assert str(said[0].message).split(" times that of")[0] in found.drowns
+    assert found.drowns in str(found)
+
+
+def test_the_finder_and_the_noise_agree(recwarn):
+    """What it finds draws no warning from `attach` or `perturb`, of either kind of σ."""
+    model, batches = classifier()
+
+    def loss(batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    for relative in (False, True):
+        found = find_sigma(loss, model, batches, relative=relative)
+        assert found.drowns is None
+        for begin in (perturb, lambda model, optimizer, **options: attach(optimizer, **options)):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            noise = begin(model, optimizer, sigma=found.sigma, relative=relative)
+            noise.stop()
+    assert not recwarn.list
 
 
 def network():
@@ -140,48 +242,49 @@ def test_a_network_is_left_as_it_was():
     assert found.steps > 0
 
 
-def test_adaptive_optimizers_have_another_clock():
+def test_adaptive_optimizers_have_other_steps():
     model, batches, loss = network()
     found = find_sigma(loss, model, batches, optimizer=torch.optim.AdamW(model.parameters()))
-    assert (found.clock, found.steps) == (None, None)
+    assert (found.steps, found.left) == (None, None)
     assert found.sigma > 0
 
 
 def test_the_table_and_its_picture(regression):
     _, _, weights, loss = regression
-    found = find_sigma(loss, {"w": weights}, lr=0.1)
+    found = find_sigma(loss, {"w": weights}, lr=0.1, momentum=0.9)
     assert isinstance(found, FoundSigma)
     lines = found.table.splitlines()
-    assert len(lines) == 1 + len(found.rows) + 2
-    assert lines[-2].startswith(f"0.05 of {found.scale:.3g} at sigma {found.sigma:.3g} [")
-    assert lines[-1] == f"about {found.steps:,} steps to move the trace by a tenth"
+    assert len(lines) == 1 + len(found.rows) + 3
+    assert lines[-3].startswith(f"sigma {found.sigma:.3g} [{found.low:.3g}, ")
+    assert (
+        lines[-2] == f"there the loss is higher by 0.05 of {found.scale:.3g}, from {found.loss:.3g}"
+    )
+    assert lines[-1] == f"{found.steps} steps from here halve that"
+    assert str(found) == "\n".join(lines[-3:])
     figure = found.plot()
     assert f"sigma {found.sigma:.3g}" in figure.axes[0].get_title()
 
 
 def test_a_finding_in_a_line_and_for_a_log(regression):
     _, _, weights, loss = regression
-    found = find_sigma(loss, {"w": weights}, lr=0.1)
-    assert repr(found) == f"FoundSigma({'; '.join(found.table.splitlines()[-2:])})"
+    found = find_sigma(loss, {"w": weights}, lr=0.1, momentum=0.9)
+    assert repr(found) == f"FoundSigma({'; '.join(found.table.splitlines()[-3:])})"
     assert len(repr(found)) < 200
     logged = found.metrics()
     assert all(type(value) is float for value in logged.values())
     assert (logged["sigma"], logged["sigma_low"]) == (found.sigma, found.low)
-    assert (logged["steps"], logged["clock"]) == (found.steps, found.clock)
-    unknown = find_sigma(loss, {"w": weights}, lr=0.1, probes=0).metrics()
-    assert logged.keys() - unknown.keys() == {"clock", "steps"}
+    assert (logged["steps"], logged["loss"]) == (found.steps, found.loss)
+    assert logged.keys() - find_sigma(loss, {"w": weights}).metrics().keys() == {"steps", "left"}
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give lr= or optimizer=, one of them"),
         ({"lr": -1.0}, "lr must be a finite number > 0; got -1.0"),
         ({"lr": 0.1, "momentum": 1.0}, "momentum must be a finite number >= 0 and < 1; got 1.0"),
         ({"lr": 0.1, "draws": 1}, "draws must be a whole number >= 2; got 1"),
-        ({"lr": 0.1, "probes": 2}, "probes must be a whole number >= 3; got 2"),
         ({"lr": 0.1, "steps": 0}, "steps must be a whole number >= 1; got 0"),
-        ({"lr": 0.1, "fraction": 0}, "fraction must be a finite number > 0 and <= 1; got 0"),
+        ({"lr": 0.1, "share": 0}, "share must be a finite number > 0 and <= 1; got 0"),
         ({"lr": 0.1, "scale": -2.0}, "scale must be a finite number > 0; got -2.0"),
         ({"lr": 0.1, "grid": [1.0]}, "grid must hold at least 2"),
         ({"lr": 0.1}, "with all weights at zero, 1, is no scale for the loss here, 4"),
@@ -201,45 +304,5 @@ def test_groups_of_different_rates_are_refused():
     optimizer = torch.optim.SGD([{"params": [w], "lr": 0.1}, {"params": [v], "lr": 0.2}])
     with pytest.raises(ValueError, match=r"differ in \(lr, momentum\)"):
         find_sigma(lambda: (w * v).sum(), [w, v], optimizer=optimizer)
-
-
-class Linear(torch.autograd.Function):
-    """6x, whose derivative nobody has written: as in some kernels of torch."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return 6 * x
-
-    @staticmethod
-    def backward(ctx, g):
-        raise RuntimeError("not implemented")
-
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return 3 * x**2
-
-    @staticmethod
-    def backward(ctx, g):
-        return Linear.apply(ctx.saved_tensors[0]) * g
-
-
-class Cube(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx, g):
-        return Square.apply(ctx.saved_tensors[0]) * g
-
-
-def test_a_loss_without_third_derivative():
-    w = double(1.0, 2.0)
-    options = {"lr": 0.1, "scale": 10.0}
-    with pytest.raises(RuntimeError, match=r"no third derivative .*not implemented.* probes=0"):
-        find_sigma(lambda: Cube.apply(w).sum(), [w], **options)
-    assert find_sigma(lambda: Cube.apply(w).sum(), [w], probes=0, **options).steps is None
+    with pytest.raises(ValueError, match=r"give lr= or optimizer=, not both; got lr=0.1"):
+        find_sigma(lambda: (w * v).sum(), [w, v], optimizer=optimizer, lr=0.1)

@@ -11,8 +11,7 @@ from antipgd.theory.finder import (
     antithetic_sharpness,
     check_grid,
     choose_sigma,
-    flattening_clock,
-    flattening_rate,
+    first_below,
     loss_scale,
     too_little,
     too_much,
@@ -82,8 +81,7 @@ def test_error_bars_that_never_reach_the_target():
         (lambda: check_grid([0.1, math.nan, 0.3]), "finite"),
         (lambda: loss_scale(1.0, 2.0), "at zero, 1, is no scale for the loss here, 2"),
         (lambda: loss_scale(math.inf, 2.0), "is no scale"),
-        (lambda: flattening_clock(1.0, 1.0), "change must be a finite number > 0 and < 1; got 1.0"),
-        (lambda: flattening_rate([1, 2], np.ones((2, 2))), "k >= 3"),
+        (lambda: loss_scale(0.5, 0.6, "share"), "the share with all weights at zero, 0.5, is no"),
         (lambda: antithetic_sharpness(np.sum, [1.0], GRID, np.ones((1, 1))), r"got \(1, 1\)"),
     ],
 )
@@ -107,28 +105,14 @@ def test_pairs_take_out_odd_orders():
         assert one.sem == pytest.approx(expected.sem, rel=1e-10)
 
 
-def test_the_rate_is_unbiased_and_its_error_bar_is_one():
-    """Gradients with ten times the norm of the signal in noise; a plain square is far off."""
-    rng = np.random.default_rng(1)
-    signal, k, repeats = np.full(50, 0.2), 16, 400
-    rates, naive, covered = [], [], 0
-    for _ in range(repeats):
-        gradients = signal + rng.standard_normal((k, 50)) * 0.3
-        found = flattening_rate(np.full(k, 2.0), gradients @ gradients.T)
-        rates.append(found.mean)
-        naive.append(gradients.mean(axis=0) @ gradients.mean(axis=0) / 4)
-        low, high = found.interval()
-        covered += low <= signal @ signal / 4 <= high
-    truth, found = signal @ signal / 4, Estimate.of(rates)
-    assert abs(found.mean - truth) < 4 * found.sem
-    assert Estimate.of(naive).mean > truth + 20 * found.sem
-    assert 0.88 < covered / repeats < 0.99
-
-
-def test_the_clock_of_the_valley():
-    """‖u‖² falls as e^(−2τ)."""
-    assert flattening_clock(2.0) == pytest.approx(math.log(1 / 0.9) / 2)
-    assert flattening_clock(0.0) == flattening_clock(-1.0) == math.inf
+def test_the_first_mean_below_a_bound():
+    costs = [5.0, 1.0, 5.0, 2.0, 2.0, 2.0, 9.0, 0.0]
+    assert first_below(costs, 2.0, 1) == 2
+    assert first_below(costs, 2.0, 3) == 6  # steps 4, 5, 6
+    assert first_below(costs, 3.0, 2) == 2  # its bound itself counts
+    assert first_below(costs, 0.1, 2) is None
+    assert first_below(costs, 9.0, 9) is None  # fewer costs than a mean takes
+    assert first_below([math.inf, math.nan, 1.0], 2.0, 2) is None
 
 
 def near(mean, spread=0.01):

@@ -212,6 +212,21 @@ def test_a_bias_near_zero_is_no_reason_to_warn():
     attach(optimizer, sigma=0.1)
 
 
+@pytest.mark.parametrize(("sigma", "drowns"), [(0.9, False), (1.01, True)])
+def test_noise_drowns_where_it_is_as_large_as_the_weights_in_all(recwarn, sigma, drowns):
+    """Two matrices of 1 and √7 of 4 elements: rms 2, one of them half of it."""
+    one, other = torch.ones(2, 2), torch.full((2, 2), 7**0.5)
+    ones = torch.full((100,), 50.0)  # the scales of a normalisation layer
+    optimizer = torch.optim.SGD([torch.nn.Parameter(t) for t in (one, other, ones)], lr=0.1)
+    attach(optimizer, sigma=2 * sigma)
+    said = [str(w.message) for w in recwarn.list]
+    assert len(said) == drowns
+    if drowns:
+        assert (
+            "sigma is 1.01 times the root mean square of what it is added to, 2.02 times" in said[0]
+        )
+
+
 class Keeps(torch.nn.Module):
     """A module that holds on to its noise, as many trainers do."""
 

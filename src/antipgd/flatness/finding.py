@@ -1,16 +1,13 @@
-"""A finder for σ: one look at a trained or half-trained point instead of a search.
+"""A finder for σ: one look at a trained point instead of a search.
 
-Expected sharpness over a grid of σ, all with the same pairs of draws; the rule that picks one is
-`theory.finder`'s. How many steps it takes until the trace has moved by a tenth follows from its
-gradient, vᵀHv of random signs v differentiated once more. Up to `PROJECTED` parameters the Hessian
-is made and the gradient projected on the directions that it leaves free (eigenvalues below 10⁻³ of
-the largest); beyond, the whole gradient is used, and the steps are the fewest possible. Knows no
-training loop.
+What noise costs over a grid of σ, all with the same pairs of draws, in answers that it makes wrong
+or in loss; the rule that picks one is `theory.finder`'s. Whether the steps one has suffice to fit
+under that noise is rehearsed: a few steps of Anti-PGD on a copy. Knows no training loop.
 """
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,78 +20,114 @@ from antipgd.checks import number, whole
 from antipgd.estimate import Estimate
 from antipgd.flatness.draws import Draws, expected_rises
 from antipgd.flatness.inputs import Parameters
+from antipgd.flatness.judging import Errors
 from antipgd.flatness.measuring import measuring
 from antipgd.flatness.objective import Loss, Objective
-from antipgd.flatness.probes import SKETCH
 from antipgd.theory import finder
-from antipgd.theory.equivalences import steps_for
+from antipgd.torch.advice import drowned
 from antipgd.torch.clock import ADAPTIVE
 from antipgd.torch.members import rms
 
-GRID = tuple(np.geomspace(1e-4, 1, 17))  # times the root mean square of all weights
-PROJECTED = 1_000
-FREE = 1e-3  # of the largest eigenvalue
+GRID = tuple(np.geomspace(10**-3.5, 10**0.5, 17))  # times the root mean square of all weights
+REHEARSED, AVERAGED = 200, 10  # steps at most, and over how many a cost is averaged
 
 
 class TooFewStepsWarning(UserWarning):
-    """The planned steps will hardly move the trace."""
+    """The planned steps will hardly fit the data under this noise."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FoundSigma:
     """The σ to begin with, and what it was read from.
 
-    `low` and `high` bound it by the error of the sharpness. `rows` are (σ, expected sharpness, its
-    share of `scale`) for each σ of the grid, `table` is that in print. `clock` is the τ after which
-    the trace has fallen by a tenth, in the units of `Noise.clock`, and `steps` how many steps that
-    takes at `sigma`, the fewest possible if `at_least`; None where it is not known: for adaptive
-    optimizers, or if nothing drives the trace.
+    `judged` is "errors", the share of answers that are wrong, or "loss". σ costs `share` of
+    `scale`, which is that of zero weights less `here`; `low` and `high` bound it by the error of
+    the cost. `rows` are (σ, cost, its share of `scale`) for each σ of the grid, `table` is that in
+    print. `steps` is how many steps of Anti-PGD from here, rehearsed with full gradients, halve
+    that cost; None if 200 did not, when `left` of it was left, or without a learning rate and for
+    adaptive optimizers, when `left` is None, too. `enough` says whether the planned steps are as
+    many, the fewest that training anew may take. `drowns` is what `attach` and `perturb` warn of,
+    if they would at these weights.
     """
 
     sigma: float
     low: float
     high: float
     relative: bool
-    fraction: float
+    judged: str
+    share: float
     scale: float
+    here: float
     loss: float
     rows: tuple[tuple[float, Estimate, float], ...]
-    clock: float | None
     steps: int | None
-    at_least: bool
+    left: float | None
+    planned: int | None
+    drowns: str | None
+
+    @property
+    def enough(self) -> bool | None:
+        """Whether the planned steps suffice; None where that is not known."""
+        if self.planned is None or self.left is None:
+            return None
+        if self.steps is None:
+            return False if self.planned <= REHEARSED else None
+        return self.planned >= self.steps
 
     @property
     def table(self) -> str:
         """What was measured and found, in lines of text."""
-        lines = [f"{'sigma':>10}  {'sharpness':>10}  {'95 % interval':>22}  {'of scale':>8}"]
-        for sigma, sharpness, share in self.rows:
-            low, high = sharpness.interval()
+        lines = [f"{'sigma':>10}  {self.judged + ' +':>10}  {'95 % interval':>22}  {'of scale':>8}"]
+        for sigma, cost, share in self.rows:
+            low, high = cost.interval()
             interval = f"[{low:.3g}, {high:.3g}]"
-            lines.append(f"{sigma:10.3g}  {sharpness.mean:10.3g}  {interval:>22}  {share:8.2g}")
+            lines.append(f"{sigma:10.3g}  {cost.mean:10.3g}  {interval:>22}  {share:8.2g}")
         return "\n".join([*lines, *self._summary])
 
     @property
     def _summary(self) -> list[str]:
-        lines = [f"{self._title} [{self.low:.3g}, {self.high:.3g}], loss here {self.loss:.3g}"]
+        lines = [f"{self._title} [{self.low:.3g}, {self.high:.3g}]", self._cost]
+        if self.left is not None:
+            lines.append(f"{self._rehearsed}{self._plan}")
+        return lines if self.drowns is None else [*lines, self.drowns]
+
+    @property
+    def _cost(self) -> str:
+        if self.judged == "errors":
+            rise = self.share * self.scale
+            return f"there {rise:.1%} more answers are wrong than the {self.here:.1%} without noise"
+        return (
+            f"there the loss is higher by {self.share:g} of {self.scale:.3g}, from {self.here:.3g}"
+        )
+
+    @property
+    def _rehearsed(self) -> str:
         if self.steps is not None:
-            about = "at least" if self.at_least else "about"
-            lines.append(f"{about} {self.steps:,} steps to move the trace by a tenth")
-        return lines
+            return f"{self.steps} steps from here halve that"
+        return f"after {REHEARSED} steps from here {self.left:.0%} of that are left"
+
+    @property
+    def _plan(self) -> str:
+        if self.enough is None:
+            return ""
+        return f": the {self.planned:,} planned are {'enough' if self.enough else 'too few'}"
 
     def __repr__(self) -> str:
         return f"FoundSigma({'; '.join(self._summary)})"
 
+    def __str__(self) -> str:
+        return "\n".join(self._summary)
+
     def metrics(self) -> dict[str, float]:
         """For a log: every single number, without those that are not known."""
         found = {"sigma": self.sigma, "sigma_low": self.low, "sigma_high": self.high,
-                 "loss": self.loss, "scale": self.scale, "fraction": self.fraction,
-                 "clock": self.clock, "steps": self.steps}  # fmt: skip
+                 self.judged: self.here, "loss": self.loss, "scale": self.scale,
+                 "share": self.share, "steps": self.steps, "left": self.left}  # fmt: skip
         return {name: float(value) for name, value in found.items() if value is not None}
 
     @property
     def _title(self) -> str:
-        kind = "relative sigma" if self.relative else "sigma"
-        return f"{self.fraction:g} of {self.scale:.3g} at {kind} {self.sigma:.3g}"
+        return f"{'relative sigma' if self.relative else 'sigma'} {self.sigma:.3g}"
 
     def plot(self) -> Any:
         """The table as a matplotlib figure."""
@@ -108,10 +141,11 @@ class FoundSigma:
         figure = Figure(figsize=(5, 3.4), layout="constrained")
         axes = figure.subplots()
         axes.errorbar([s for s, _ in shown], means, reach, fmt="o-", capsize=2)
-        axes.axhline(self.fraction * self.scale, color="grey", linestyle="--")
+        axes.axhline(self.share * self.scale, color="grey", linestyle="--")
         axes.axvline(self.sigma, color="grey", linestyle="--")
-        axes.set(xscale="log", yscale="log", xlabel="sigma", ylabel="expected sharpness")
-        axes.set_title(self._title)
+        judged = "answers made wrong" if self.judged == "errors" else "expected sharpness"
+        axes.set(xscale="log", yscale="log", xlabel="sigma", ylabel=judged)
+        axes.set_title(f"{self.share:g} of {self.scale:.3g} at {self._title}")
         return figure
 
 
@@ -122,59 +156,13 @@ def _scales(objective: Objective, relative: bool) -> Tensor:
     return torch.cat(scales)
 
 
-def _dot(ones: Iterable[Tensor], others: Iterable[Tensor]) -> Tensor:
-    return torch.stack([(a * b).sum() for a, b in zip(ones, others, strict=True)]).sum()
+Rate = tuple[float, float]  # learning rate and momentum
 
 
-def _differentiated(objective: Objective, batch: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """vᵀHv of one batch for each row v, and its gradient; zero where there is none."""
-    forms, slopes = vectors.new_zeros(len(vectors)), torch.zeros_like(vectors)
-    gradient, tensors = objective.gradient_graph(batch), objective.tensors
-    for k, v in enumerate(zip(*objective.pieces(vectors), strict=True)):
-        slope = _dot(gradient, v)
-        if not slope.requires_grad:
-            continue
-        product = torch.autograd.grad(slope, tensors, create_graph=True, materialize_grads=True)
-        form = _dot(product, v)
-        forms[k] = form.detach()
-        if form.requires_grad:
-            found = torch.autograd.grad(form, tensors, retain_graph=True, materialize_grads=True)
-            slopes[k] = torch.cat([part.reshape(-1) for part in found])
-    return forms, slopes
-
-
-def _free(objective: Objective, rows: Tensor) -> Tensor:
-    """Rows projected on the eigenvectors of the Hessian that it leaves free."""
-    one = torch.eye(objective.size, dtype=objective.dtype, device=objective.device)
-    hessian = objective.products(one)
-    values, vectors = torch.linalg.eigh((hessian + hessian.T) / 2)
-    stiff = vectors[:, values > FREE * values.abs().max()]
-    return rows - (rows @ stiff) @ stiff.T
-
-
-def _rate(objective: Objective, scales: Tensor, probes: int, seed: int) -> Estimate:
-    """How fast the trace, weighted by `scales`², falls per unit of the clock at σ = 1."""
-    v = objective.probes(seed).rows(SKETCH, 0, probes).mul_(scales)
-    forms, slopes, weights = v.new_zeros(probes), torch.zeros_like(v), 0.0
-    try:
-        for weight, batch in objective.batches():
-            form, slope = _differentiated(objective, batch, v)
-            forms += weight * form
-            slopes += weight * slope
-            weights += weight
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"no third derivative of this loss ({error}); probes=0 leaves out the clock"
-        ) from error
-    slopes = (_free(objective, slopes) if objective.size <= PROJECTED else slopes).double()
-    inner = (slopes @ slopes.T / weights**2).cpu().numpy()
-    return finder.flattening_rate((forms / weights).cpu().numpy(), inner)
-
-
-def _unit(lr: float | None, momentum: float, optimizer: Optimizer | None) -> float | None:
-    """η/(1−momentum), or None for an adaptive optimizer, whose clock is another one."""
-    if (lr is None) == (optimizer is None):
-        raise ValueError(f"give lr= or optimizer=, one of them; got lr={lr!r}")
+def _rate(lr: float | None, momentum: float, optimizer: Optimizer | None) -> Rate | None:
+    """None where it is not known, or for an adaptive optimizer."""
+    if lr is not None and optimizer is not None:
+        raise ValueError(f"give lr= or optimizer=, not both; got lr={lr!r}")
     if optimizer is not None:
         groups = [(g["lr"], g.get("momentum", 0) or 0) for g in optimizer.param_groups]
         if isinstance(optimizer, ADAPTIVE) or "betas" in optimizer.param_groups[0]:
@@ -182,63 +170,111 @@ def _unit(lr: float | None, momentum: float, optimizer: Optimizer | None) -> flo
         if len(set(groups)) > 1:
             raise ValueError(f"param groups differ in (lr, momentum), {groups}: give lr= instead")
         lr, momentum = map(float, groups[0])
-    return number("lr", lr, 0, above=True) / (1 - number("momentum", momentum, 0, 1))
+    number("momentum", momentum, 0, 1)
+    return None if lr is None else (number("lr", lr, 0, above=True), momentum)
+
+
+def _rehearsal(
+    objective: Objective, watched: Objective, sigma: float, draws: Draws, rate: Rate, here: float
+) -> Iterator[float]:
+    """What the noise costs, step by step of Anti-PGD from here: z ← z − η·velocity(∇L(z + ξ))."""
+    lr, momentum = rate
+    z = velocity = torch.zeros_like(objective.flat())
+    for step in range(REHEARSED):
+        noisy = z + sigma * draws.directions(objective, step, 1)[0]
+        yield float(watched.values_at(noisy[None], [1.0])[0, 0]) - here
+        velocity = momentum * velocity + objective.gradient_at(noisy)
+        z = z - lr * velocity
 
 
 @dataclass(frozen=True)
 class _Search:
     """What is asked for, checked; `look` answers it."""
 
-    unit: float | None  # of the clock, η/(1−momentum)
-    fraction: float
+    rate: Rate | None
+    errors: Loss | bool | None
+    share: float
     scale: float | None
     grid: Sequence[float] | None
     relative: bool
     draws: int
-    probes: int
+    steps: int | None
     seed: int
 
     def __post_init__(self) -> None:
-        number("fraction", self.fraction, 0, 1, above=True, closed=True)
+        number("share", self.share, 0, 1, above=True, closed=True)
         whole("draws", self.draws, 2)
-        whole("probes", self.probes, 0 if self.probes == 0 else 3)
         if self.grid is not None:
             finder.check_grid(self.grid)
         if self.scale is not None:
             number("scale", self.scale, 0, above=True)
+        if self.steps is not None:
+            whole("steps", self.steps, 1)
+        if not (self.errors is None or isinstance(self.errors, bool) or callable(self.errors)):
+            raise TypeError(
+                f"errors must be a function of a batch, True, False or None; got {self.errors!r}"
+            )
 
-    def look(self, objective: Objective) -> FoundSigma:
+    def _judged(self, objective: Objective, loss: Loss) -> tuple[str, Objective]:
+        """What is judged, and as a function of the weights."""
+        if callable(self.errors):
+            return "errors", objective.judged_by(self.errors)
+        counted = Errors(loss)
+        judged = objective.judged_by(counted)
+        if self.errors is not False:
+            judged.value()
+        if self.errors and not counted.seen:
+            raise ValueError(
+                "errors=True, but the loss calls none of torch's losses of classification: give "
+                "errors= a function of a batch, the share of answers that are wrong"
+            )
+        return ("errors", judged) if counted.seen else ("loss", objective)
+
+    def look(self, objective: Objective, loss: Loss) -> FoundSigma:
         """The σ, the table it was read from, and the steps it takes."""
-        flat, here = objective.flat(), objective.value()
-        scale, grid = self.scale, self.grid
+        judged, watched = self._judged(objective, loss)
+        flat, here, scale, grid = objective.flat(), watched.value(), self.scale, self.grid
         if scale is None:
-            scale = finder.loss_scale(float(objective.values_at(-flat[None], [1.0])[0, 0]), here)
+            at_zero = float(watched.values_at(-flat[None], [1.0])[0, 0])
+            named = "share of wrong answers" if judged == "errors" else "loss"
+            scale = finder.loss_scale(at_zero, here, named)
         if grid is None:
             size = 1.0 if self.relative else rms(flat) or 1.0
             grid = [float(step * size) for step in GRID]
-        sigmas, scales = [float(sigma) for sigma in grid], _scales(objective, self.relative)
-        drawn = Draws(self.seed, scales=scales)
-        sharpness = expected_rises(objective, sigmas, drawn, self.draws, at=here)
-        choice = finder.choose_sigma(sigmas, sharpness, scale, self.fraction)
-        clock, steps = self._clock(objective, scales, choice.sigma)
+        sigmas = [float(sigma) for sigma in grid]
+        drawn = Draws(self.seed, scales=_scales(objective, self.relative))
+        costs = expected_rises(watched, sigmas, drawn, self.draws, at=here)
+        choice = finder.choose_sigma(sigmas, costs, scale, self.share)
+        steps, left = self._fitting(objective, watched, choice, drawn, here)
         return FoundSigma(
             sigma=choice.sigma, low=choice.low, high=choice.high, relative=self.relative,
-            fraction=self.fraction, scale=float(scale), loss=here, clock=clock, steps=steps,
-            at_least=objective.size > PROJECTED,
+            judged=judged, share=self.share, scale=float(scale), here=here, loss=objective.value(),
+            steps=steps, left=left, planned=self.steps,
+            drowns=self._drowns(objective, choice.sigma),
             rows=tuple((sigma, one, one.mean / scale)
-                       for sigma, one in zip(sigmas, sharpness, strict=True)),
+                       for sigma, one in zip(sigmas, costs, strict=True)),
         )  # fmt: skip
 
-    def _clock(
-        self, objective: Objective, scales: Tensor, sigma: float
-    ) -> tuple[float | None, int | None]:
-        """After how long the trace has moved by a tenth, and in how many steps."""
-        if not self.probes or self.unit is None:
+    def _drowns(self, objective: Objective, sigma: float) -> str | None:
+        named = zip(objective.names, objective.tensors, strict=True)
+        noisy = [(name, t, sigma * (rms(t) if self.relative else 1.0)) for name, t in named]
+        return drowned(noisy, self.relative)
+
+    def _fitting(
+        self, objective: Objective, watched: Objective, choice: finder.Choice, drawn: Draws,
+        here: float,
+    ) -> tuple[int | None, float | None]:  # fmt: skip
+        """Steps until half of the cost is learned away, if they are few; what is left at last."""
+        if self.rate is None:
             return None, None
-        tau = finder.flattening_clock(_rate(objective, scales, self.probes, self.seed).mean)
-        if not math.isfinite(tau):
-            return None, None
-        return tau * float(scales.double().square().mean()), steps_for(tau, self.unit, sigma)
+        costs: list[float] = []
+        for cost in _rehearsal(objective, watched, choice.sigma, drawn, self.rate, here):
+            costs.append(cost)
+            steps = finder.first_below(costs[-AVERAGED:], choice.target / 2, AVERAGED)
+            if steps is not None or not math.isfinite(cost):
+                break
+        left = float(np.mean(costs[-AVERAGED:])) / choice.target
+        return (len(costs) if steps is not None else None), left
 
 
 def find_sigma(
@@ -246,29 +282,34 @@ def find_sigma(
     params: Parameters,
     batches: Iterable[Any] | None = None,
     *,
+    errors: Loss | bool | None = None,
     lr: float | None = None,
     momentum: float = 0.0,
     optimizer: Optimizer | None = None,
     steps: int | None = None,
-    fraction: float = finder.FRACTION,
+    share: float = finder.FRACTION,
     scale: float | None = None,
     grid: Sequence[float] | None = None,
     relative: bool = False,
     draws: int = 32,
-    probes: int = 16,
     seed: int = 0,
     batch_norm: str | None = None,
     float64: bool = False,
 ) -> FoundSigma:
-    """The σ at which E L(w + σξ) − L(w) is `fraction` of what there is to lose.
+    """The σ that costs a fixed share of chance in what the network is judged by.
 
-    For a trained or half-trained point, with `loss`, `params`, `batches` and the last options as
-    in `at`. `scale` is what there is to lose, by default L(0) − L(w), where L(0) is the loss with
-    all weights at zero. The grid is by default 17 σ from 10⁻⁴ to 1 times the root mean square of
-    the weights. With `relative` σ is in units of each tensor's own, as in `attach`. `draws` pairs
-    take 2 × draws × len(grid) passes over the batches, `probes` one third derivative each. Learning
-    rate and momentum are given or read from `optimizer`; if `steps` are planned and too few to move
-    the trace by a tenth, a `TooFewStepsWarning` says so.
+    For a network trained without noise, with `loss`, `params`, `batches` and the last options as in
+    `at`. A loss that calls torch's cross-entropy (or `nll_loss`, `binary_cross_entropy`, with
+    logits or without) is judged by the answers that noise makes wrong: σ where they are `share` of
+    those that zero weights get wrong beyond it. Any other is judged by itself: σ where it rises by
+    `share` of L(0) − L(w). `errors` overrides that: a function of a batch (the share of wrong
+    answers in it), or False for the loss. `scale` is what there is to lose, in place of what zero
+    weights give less that here. The grid is by default 17 σ from 0.0003 to 3 times the root mean
+    square of the weights. With `relative` σ is in units of each tensor's own, as in `attach`.
+    `draws` pairs take 2 × draws × len(grid) passes over the batches. With a learning rate and
+    momentum, given or read from `optimizer`, it also rehearses up to 200 steps with that noise and
+    tells after how many its cost has halved; if `steps` are planned and fewer, a
+    `TooFewStepsWarning` says so.
 
     >>> import torch
     >>> u, v = torch.full((50,), 0.2).double(), torch.zeros(1).double()
@@ -276,18 +317,16 @@ def find_sigma(
     >>> print(f"{found.sigma:.1f}", found.steps > 0)  # σ²/2 · (2 + …) = 0.05
     0.2 True
     """
-    unit = _unit(lr, momentum, optimizer)
-    search = _Search(unit, fraction, scale, grid, relative, draws, probes, seed)
-    if steps is not None:
-        whole("steps", steps, 1)
+    rate = _rate(lr, momentum, optimizer)
+    search = _Search(rate, errors, share, scale, grid, relative, draws, steps, seed)
     with measuring(loss, params, batches, batch_norm=batch_norm, float64=float64) as objective:
-        found = search.look(objective)
-    if steps is not None and found.steps is not None and steps < found.steps:
-        warnings.warn(_too_few(steps, found), TooFewStepsWarning, stacklevel=2)
+        found = search.look(objective, loss)
+    if found.enough is False:
+        warnings.warn(_too_few(found), TooFewStepsWarning, stacklevel=2)
     return found
 
 
-def _too_few(steps: int, found: FoundSigma) -> str:
-    about = "at least" if found.at_least else "about"
-    return (f"{steps:,} steps are too few at sigma {found.sigma:.3g}: the trace needs {about} "
-            f"{found.steps:,} to move by a tenth")  # fmt: skip
+def _too_few(found: FoundSigma) -> str:
+    needed = f"{found.steps}" if found.steps is not None else f"more than {REHEARSED}"
+    return (f"{found.planned:,} steps are too few at sigma {found.sigma:.3g}: it takes {needed} to "
+            f"halve what the noise costs; train longer or use a smaller sigma")  # fmt: skip

@@ -9,6 +9,7 @@ examples; where no tensor is found all count alike.
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,23 @@ class Objective:
             dist.all_reduce(shared)
             total = shared.cpu().numpy()
         return total / weights
+
+    def gradient_at(self, displacement: Tensor) -> Tensor:
+        """∇L at the parameters displaced by a flat vector, laid end to end."""
+        total, weights = torch.zeros_like(displacement), 0.0
+        with self.moved(displacement):
+            for weight, batch in self.batches():
+                value = self.loss(batch, finite=False)
+                found = torch.autograd.grad(value, self.tensors, materialize_grads=True)
+                total += weight * torch.cat([part.reshape(-1) for part in found])
+                weights += weight
+        return total.div_(weights)
+
+    def judged_by(self, loss: Loss) -> "Objective":
+        """The same parameters and batches under another loss."""
+        other = copy(self)
+        other._loss, other._mean = loss, None
+        return other
 
     def products(self, vectors: Tensor) -> Tensor:
         """H·v for each row v; with `ranks`, each rank takes its share of the rows."""

@@ -1,14 +1,13 @@
-"""How much noise? The rule that turns a table of expected sharpness into one σ, and its clock.
+"""How much noise? The rule that turns a table of what noise costs into one σ.
 
-What Anti-PGD adds to the loss is E L(w + σξ) − L(w), to second order σ²/2 tr∇²L (def:L_tilde). The
-rule (ours): take the σ at which that is a fixed fraction of what there is to lose, L(0) − L(w), the
-loss of the model with all weights at zero less the loss at the trained weights. Much less and the
-noise moves nothing, much more and it undoes what was learned.
+One principle: the noise may cost a fixed share of chance in what is judged. For a classifier that
+is the share of training examples that it gets wrong, and chance is what it gets wrong with all
+weights at zero; elsewhere it is the loss, and what there is to lose is L(0) − L(w). Much less and
+the noise moves nothing, much more and it undoes what was learned. The loss of a fitted classifier
+is no such measure: its margins grow as long as one trains, and with them what a wrong answer costs.
 
-How `FRACTION` was fixed: quadratic regression as in the paper (η = 0.1, 20,000 steps), seeds 0 to
-9; of 0.01, 0.02, 0.05, 0.1 and 0.2 the one with the lowest geometric mean test loss at w. Judged on
-seeds 200 to 219 by the experiment `find_sigma`. It does not ask how long one will train: the clock
-below tells whether that is enough. Knows no model and no framework.
+How the share was fixed, and on what it was judged afterwards: benchmarks/finder.py.
+Knows no model and no framework.
 """
 
 import math
@@ -23,16 +22,15 @@ from antipgd.estimate import Estimate
 
 Array = NDArray[np.float64]
 FRACTION = 0.05
-CHANGE = 0.1  # of the trace, before one may speak of a move
 INERT = 1e-3  # of the loss scale
 FAR = 10.0  # times the second order
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The σ of the rule; `low` and `high` from the error bars of the sharpness alone.
+    """The σ of the rule; `low` and `high` from the error bars of the costs alone.
 
-    `target` is the sharpness that was looked for. `high` is infinite where the lower ends of the
+    `target` is the cost that was looked for. `high` is infinite where the lower ends of the
     error bars never reach it, `low` is 0 where the upper ends exceed it from the start.
     """
 
@@ -42,12 +40,13 @@ class Choice:
     target: float
 
 
-def loss_scale(at_zero: float, here: float) -> float:
-    """What there is to lose: L(0) − L(w), refused where that is no scale."""
+def loss_scale(at_zero: float, here: float, judged: str = "loss") -> float:
+    """What there is to lose: what is judged at zero weights less that here, if that is a scale."""
     if not (math.isfinite(at_zero) and math.isfinite(here) and at_zero > here):
         raise ValueError(
-            f"the loss with all weights at zero, {at_zero:.4g}, is no scale for the loss here, "
-            f"{here:.4g}: it must be finite and larger; give scale= a loss > 0 to compare with"
+            f"the {judged} with all weights at zero, {at_zero:.4g}, is no scale for the {judged} "
+            f"here, {here:.4g}: it must be finite and larger; give scale= a number > 0 to compare "
+            "with"
         )
     return at_zero - here
 
@@ -85,30 +84,30 @@ def _crossing(sigmas: Sequence[float], values: Sequence[float], target: float) -
 
 def choose_sigma(
     sigmas: Sequence[float],
-    sharpness: Sequence[Estimate],
+    costs: Sequence[Estimate],
     scale: float,
     fraction: float = FRACTION,
 ) -> Choice:
-    """The smallest σ whose expected sharpness is `fraction` of `scale`, interpolated.
+    """The smallest σ whose cost is `fraction` of `scale`, interpolated.
 
-    >>> sharpness = [Estimate(sigma**2 / 2 * 100, 0.0, 8) for sigma in (0.01, 0.03, 0.1)]
-    >>> round(choose_sigma([0.01, 0.03, 0.1], sharpness, scale=2.5, fraction=0.05).sigma, 9)
+    >>> costs = [Estimate(sigma**2 / 2 * 100, 0.0, 8) for sigma in (0.01, 0.03, 0.1)]
+    >>> round(choose_sigma([0.01, 0.03, 0.1], costs, scale=2.5, fraction=0.05).sigma, 9)
     0.05
     """
     share = number("fraction", fraction, 0, 1, above=True, closed=True)
     grid, target = check_grid(sigmas), share * number("scale", scale, 0, above=True)
-    if len(grid) != len(sharpness):
-        raise ValueError(f"there are {len(grid)} sigmas, but {len(sharpness)} values of sharpness")
-    means = [estimate.mean for estimate in sharpness]
+    if len(grid) != len(costs):
+        raise ValueError(f"there are {len(grid)} sigmas, but {len(costs)} costs")
+    means = [estimate.mean for estimate in costs]
     sigma = _crossing(grid, means, target)
     if not 0 < sigma < math.inf:
         side, at, way = ("above", 0, "lower") if sigma == 0 else ("below", -1, "higher")
         raise ValueError(
-            f"the expected sharpness is {side} {target:.3g} ({fraction:g} of the scale {scale:.3g})"
+            f"the cost of the noise is {side} {target:.3g} ({fraction:g} of the scale {scale:.3g})"
             f" on the whole grid, {means[at]:.3g} at sigma {grid[at]:.3g}: give a grid= that "
             f"reaches {way}"
         )
-    ends = [estimate.interval() for estimate in sharpness]
+    ends = [estimate.interval() for estimate in costs]
     low = _crossing(grid, [high for _, high in ends], target)
     high = _crossing(grid, [low if math.isfinite(low) else math.inf for low, _ in ends], target)
     return Choice(sigma, min(low, sigma), max(high, sigma), target)
@@ -160,38 +159,16 @@ def antithetic_sharpness(
         ]
 
 
-def flattening_rate(traces: ArrayLike, products: ArrayLike) -> Estimate:
-    """r = ‖P∇tr‖²/(2 tr): how fast ln tr falls per unit of the clock τ = Σησ²/(1−momentum).
+def first_below(costs: ArrayLike, bound: float, window: int) -> int | None:
+    """After how many steps the mean of the last `window` costs is at most `bound`; None if never.
 
-    Along a valley dz/dτ = −½P∇tr, where P projects on the directions without curvature, which the
-    loss does not hold back. `traces` are k independent estimates of the trace and `products` the
-    k × k inner products of those of P∇tr, one from the same probe each; a product of one with
-    itself would be biased by its variance and is left out. The error is the jackknife's.
-
-    >>> u = np.array([1.0, 1.0, 1.0])  # the widening valley v²‖u‖²/2 at v = 0: tr = ‖u‖²
-    >>> flattening_rate([u @ u] * 4, np.full((4, 4), 2 * u @ (2 * u))).mean
-    2.0
+    >>> first_below([4.0, 3.0, 2.0, 1.0, 0.0], bound=1.5, window=2)
+    4
     """
-    forms, inner = np.asarray(traces, np.float64), np.asarray(products, np.float64)
-    k = len(forms)
-    if k < 3 or inner.shape != (k, k):
-        raise ValueError(f"there must be k >= 3 traces and k × k products; got {k}, {inner.shape}")
-    crossed = inner - np.diag(np.diag(inner))
-    without = (crossed.sum() - 2 * crossed.sum(axis=1)) / ((k - 1) * (k - 2))
-    left = (forms.sum() - forms) / (k - 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rates, rate = without / (2 * left), crossed.sum() / (k - 1) / (2 * forms.sum())
-    return Estimate(float(rate), float(np.std(rates) * math.sqrt(k - 1)), k)
-
-
-def flattening_clock(rate: float, change: float = CHANGE) -> float:
-    """The clock τ after which the trace has fallen by `change` of itself; infinite if it does not.
-
-    With the rate of the whole ∇tr in place of P∇tr it is the least possible: no projection makes a
-    vector longer.
-
-    >>> round(flattening_clock(2.0), 4)
-    0.0527
-    """
-    number("change", change, 0, 1, above=True)
-    return -math.log1p(-change) / rate if rate > 0 else math.inf
+    values = np.asarray(costs, np.float64)
+    if len(values) < window:
+        return None
+    with np.errstate(invalid="ignore"):
+        means = np.convolve(values, np.full(window, 1 / window), "valid")
+    reached = np.flatnonzero(means <= bound)
+    return int(reached[0]) + window if len(reached) else None

@@ -1,12 +1,15 @@
 """What is said about a noise: its summary, and a word where its σ cannot be meant.
 
-σ far above a tensor's own size drowns its weights; relative σ gives tensors of zeros none.
+σ above the size of the weights drowns them; relative σ gives tensors of zeros none.
 """
 
 import logging
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
+
+from torch import Tensor
 
 from antipgd.torch.clock import whys_unknown
 from antipgd.torch.members import Member, rms
@@ -24,27 +27,39 @@ def advise(members: Sequence[Member], sigmas: Sequence[float], seed: int, relati
     sizes = [(member, sigma, rms(member.parameter)) for member, sigma in taking]
     if relative:
         _say_zeros([member.name for member, _, _ in sizes if member.scale == 0])
-    ratios = {m.name: sigma / size for m, sigma, size in sizes if size > 0}
+    ratios = [sigma / size for _, sigma, size in sizes if size > 0]
     if not ratios:
         return
     log.info(
         "noise on %d tensors, seed %d: sigma/rms from %.3g to %.3g, median %.3g",
-        len(taking), seed, min(ratios.values()), max(ratios.values()), median(ratios.values()),
+        len(taking), seed, min(ratios), max(ratios), median(ratios),
     )  # fmt: skip
-    # A vector near zero, such as a bias after a few steps, can bear more than its size.
-    vectors = {m.name for m, _, _ in sizes if m.parameter.dim() <= 1}
-    _warn_drowned({n: r for n, r in ratios.items() if n not in vectors} or ratios, relative)
+    drowning = drowned([(m.name, m.parameter, sigma) for m, sigma in taking], relative)
+    if drowning:
+        warnings.warn(drowning, stacklevel=5)
 
 
-def _warn_drowned(ratios: Mapping[str, float], relative: bool) -> None:
-    name = max(ratios, key=ratios.__getitem__)
-    if ratios[name] > 1 or (relative and ratios[name] == 1):
-        ways = "a smaller sigma" if relative else "a smaller sigma, relative=True"
-        warnings.warn(
-            f"sigma is {ratios[name]:.3g} times the root mean square of {name!r}: the noise drowns "
-            f"its weights; consider {ways} or exclude=",
-            stacklevel=6,
-        )
+def drowned(noisy: Sequence[tuple[str, Tensor, float]], relative: bool) -> str | None:
+    """Why noise of these σ is too large for these tensors, if it is: as large as they are, in all.
+
+    All together, because some tensors bear more than their size and `find_sigma` knows it. Matrices
+    only, unless there are none: a bias near zero can bear more than its size, and the scales of
+    normalisation layers, all ones, would hide how small the others are.
+    """
+    matrices = [one for one in noisy if one[1].dim() > 1] or noisy
+    parts = [(name, sigma, rms(tensor), tensor.numel()) for name, tensor, sigma in matrices]
+    noise = sum(sigma**2 * count for _, sigma, _, count in parts)
+    weights = sum(size**2 * count for _, _, size, count in parts)
+    if not 0 < weights <= noise * (1 + 1e-6):
+        return None
+    name, worst = max(((name, sigma / size) for name, sigma, size, _ in parts if size > 0),
+                      key=lambda pair: pair[1])  # fmt: skip
+    ways = "a smaller sigma" if relative else "a smaller sigma, relative=True"
+    return (
+        f"sigma is {math.sqrt(noise / weights):.3g} times the root mean square of what it is added "
+        f"to, {worst:.3g} times that of {name!r}: the noise drowns its weights; consider {ways} or "
+        "exclude="
+    )
 
 
 def _say_zeros(names: Sequence[str]) -> None:

@@ -1,0 +1,87 @@
+"""What a network is judged by: the answers that it gets wrong, or its loss.
+
+A loss that calls one of torch's losses of classification says by itself which answers are wrong:
+its inputs are the scores of the classes, its targets the right ones. They are read off that call,
+so that nobody has to write the count a second time. Knows no noise.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from antipgd.flatness.objective import Loss
+
+Wrong = Callable[..., Tensor]  # (scores, targets) → which answers are wrong
+
+
+def _argmax(scores: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    """Of scores by class, the second axis where there are several; `ignore_index` is no class."""
+    axis = min(1, scores.dim() - 1)
+    if targets.is_floating_point():  # probabilities of the classes
+        return scores.argmax(axis) != targets.argmax(axis)
+    counted = targets != options.get("ignore_index", -100)
+    return (scores.argmax(axis) != targets)[counted]
+
+
+def _sign(scores: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    return (scores > 0) != (targets > 0.5)
+
+
+def _half(scores: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    return (scores > 0.5) != (targets > 0.5)
+
+
+CLASSIFIES: dict[Any, Wrong] = {
+    functional.cross_entropy: _argmax,
+    functional.nll_loss: _argmax,
+    functional.binary_cross_entropy_with_logits: _sign,
+    functional.binary_cross_entropy: _half,
+}
+_IGNORED = 4  # where ignore_index stands in a call without names: (scores, targets, weight, …)
+
+
+class _Answers(TorchFunctionMode):
+    """Counts answers, right and wrong, wherever a loss of classification is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wrong, self.all = 0, 0
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        if func in CLASSIFIES:
+            self._count(CLASSIFIES[func], args, named)
+        return func(*args, **named)
+
+    def _count(self, wrong: Wrong, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        given = dict(zip(("input", "target"), args, strict=False)) | named
+        if len(args) > _IGNORED:
+            given["ignore_index"] = args[_IGNORED]
+        scores, targets = given.pop("input"), given.pop("target")
+        answers = wrong(scores.detach(), targets.detach(), **given)
+        self.wrong, self.all = self.wrong + int(answers.sum()), self.all + answers.numel()
+
+
+class Errors:
+    """The share of answers that are wrong, as a function of a batch; `seen` if there were any."""
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss, self.seen = loss, False
+
+    def __call__(self, *batch: Any) -> Tensor:
+        """Nothing to differentiate. Not a number where the loss is not: no answer at all."""
+        with torch.no_grad(), _Answers() as answers:
+            value = self._loss(*batch)
+        self.seen = answers.all > 0
+        share = answers.wrong / answers.all if self.seen else 0.0
+        return torch.as_tensor(share, dtype=torch.float64) + 0 * value.detach().double().cpu()
