@@ -9,11 +9,11 @@ handed over.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from antipgd.checks import number, whole
 from antipgd.theory.finite_rate.ratios import Array, Dynamics, Options
@@ -46,22 +46,28 @@ class Landscape:
 
 
 class _Spectrum(NamedTuple):
+    """Eigenvalues, ascending; the first `free` eigenvectors span the tangent of the minima."""
+
     values: Array
     vectors: Array
-    free: NDArray[np.bool_]  # which of them span the tangent of the minima
+    free: int
 
     @classmethod
-    def at(cls, z: Array, landscape: Landscape, kernel: float) -> "_Spectrum":
+    def at(
+        cls, z: Array, landscape: Landscape, kernel: float, free: int | None = None
+    ) -> "_Spectrum":
         values, vectors = np.linalg.eigh(landscape.hessian(z))
-        return cls(values, vectors, values <= kernel * np.abs(values).max())
+        if free is None:
+            free = int((values <= kernel * np.abs(values).max()).sum())
+        return cls(values, vectors, free)
 
     def tangent(self, vector: Array) -> Array:
-        basis = self.vectors[:, self.free]
+        basis = self.vectors[:, : self.free]
         return basis @ (basis.T @ vector)
 
     def newton(self, gradient: Array) -> Array:
-        basis = self.vectors[:, ~self.free]
-        return basis @ ((basis.T @ gradient) / self.values[~self.free])
+        basis = self.vectors[:, self.free :]
+        return basis @ ((basis.T @ gradient) / self.values[self.free :])
 
     def applied(self, weights: Array) -> Array:
         """Σ weights · vvᵀ over the eigenvectors v."""
@@ -113,16 +119,17 @@ class _Law:
     lr: float
     sigma: float
     kernel: float
+    free: int | None = None  # counted at the first minimum: beside it small eigenvalues are not 0
 
     def slope(self, z: Array) -> Array:
         """−P∇ΣR."""
-        spectrum = _Spectrum.at(z, self.landscape, self.kernel)
+        spectrum = _Spectrum.at(z, self.landscape, self.kernel, self.free)
         return -(self.sigma**2) / 2 * _pull(self.kind, self.lr, self.landscape, z, spectrum)
 
     def back(self, z: Array) -> Array:
         """The minimum near z: Newton's steps across the valley, none along it."""
         for _ in range(_NEWTON):
-            spectrum = _Spectrum.at(z, self.landscape, self.kernel)
+            spectrum = _Spectrum.at(z, self.landscape, self.kernel, self.free)
             step = spectrum.newton(np.asarray(self.landscape.gradient(z), np.float64))
             z = z - step
             if np.linalg.norm(step) <= _NEAR * max(1.0, float(np.linalg.norm(z))):
@@ -159,9 +166,9 @@ def flow(
     """The points z(t) at `times`, one row each: dz/dt = −P∇ΣR(h), from the minimum near z on.
 
     t = Σ η/(1−β) = n·η/(1−β) after n steps. Eigenvalues up to `kernel` times the largest are the
-    tangent; after each step Newton's method returns to the minima. The step is chosen so that its
-    error is below `tolerance`·‖z‖, and there are at most `steps`. `options` are those of
-    `variance_ratio`. Refuses places where an eigenvalue is past the limit of stability.
+    tangent there, and as many all along; after each step Newton's method returns to the minima. The
+    step is chosen so that its error is below `tolerance`·‖z‖, and there are at most `steps`.
+    `options` are those of `variance_ratio`. Refuses places where an eigenvalue is past the limit.
 
     >>> valley = Landscape(  # v²u²/2: every (u, 0) is a minimum with h = u²
     ...     gradient=lambda z: np.array([z[1] ** 2 * z[0], z[0] ** 2 * z[1]]),
@@ -179,7 +186,9 @@ def flow(
     if wanted.ndim != 1 or not (np.diff(wanted, prepend=0.0) >= 0).all():
         raise ValueError(f"times must be numbers >= 0 that do not fall; got {times!r}")
     law = _Law(landscape, kind, eta, s, float(kernel))
-    return _integrated(law, law.back(point), wanted, tolerance, steps)
+    start = law.back(point)
+    law = replace(law, free=_Spectrum.at(start, landscape, law.kernel).free)
+    return _integrated(law, start, wanted, tolerance, steps)
 
 
 def _integrated(law: _Law, z: Array, times: Array, tolerance: float, steps: int) -> Array:
