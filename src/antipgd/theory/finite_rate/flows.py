@@ -20,7 +20,8 @@ from antipgd.theory.finite_rate.ratios import Array, Dynamics, Options
 
 KERNEL = 1e-6  # of the largest eigenvalue
 _NEWTON = 12  # steps back to the minima
-_NEAR = 1e-5  # of ‖z‖: a Newton step so short leaves its square
+_NEAR = 1e-5  # of max |z|: a Newton step so short leaves its square
+_FAR = 1e100
 
 
 @dataclass(frozen=True)
@@ -131,12 +132,14 @@ class _Law:
         for _ in range(_NEWTON):
             spectrum = _Spectrum.at(z, self.landscape, self.kernel, self.free)
             step = spectrum.newton(np.asarray(self.landscape.gradient(z), np.float64))
-            z = z - step
-            if np.linalg.norm(step) <= _NEAR * max(1.0, float(np.linalg.norm(z))):
+            z, length = z - step, float(np.abs(step).max())
+            if length <= _NEAR * max(1.0, float(np.abs(z).max())):
                 return z
+            if not length < _FAR:
+                break
         raise ValueError(
-            f"no minimum is near: after {_NEWTON} Newton steps the last one had a length of "
-            f"{np.linalg.norm(step):.3g}; start at a minimum, or take kernel (now {self.kernel:g}) "
+            f"no minimum is near: Newton's steps to it do not end, the last one was as long as "
+            f"{length:.3g}; start at a minimum, or take kernel (now {self.kernel:g}) "
             f"between the flat and the other eigenvalues"
         )
 
@@ -183,8 +186,9 @@ def flow(
     number("tolerance", tolerance, 0, 1, above=True)
     whole("steps", steps, 1)
     wanted = np.asarray(times, np.float64)
-    if wanted.ndim != 1 or not (np.diff(wanted, prepend=0.0) >= 0).all():
-        raise ValueError(f"times must be numbers >= 0 that do not fall; got {times!r}")
+    rising = wanted.ndim == 1 and np.isfinite(wanted).all()
+    if not (rising and (np.diff(wanted, prepend=0.0) >= 0).all()):
+        raise ValueError(f"times must be finite numbers >= 0 that do not fall; got {times!r}")
     law = _Law(landscape, kind, eta, s, float(kernel))
     start = law.back(point)
     law = replace(law, free=_Spectrum.at(start, landscape, law.kernel).free)

@@ -69,9 +69,11 @@ def flat_diffusion(taps: Taps = ANTI, hold: int = 1, antithetic: bool = False) -
 
 
 def gap(x: Any, momentum: Any, nesterov: bool) -> Any:
-    """How far x is from the limit, with Nesterov times 1+2β: what φ is divided by."""
-    distance = limit(momentum, nesterov) - x
-    return (1 + 2 * momentum) * distance if nesterov else distance
+    """2(1+β) − x, with Nesterov 2(1+β) − (1+2β)x: what φ is divided by, 0 at the limit.
+
+    In this order of operations nothing is rounded near the limit but Nesterov's product.
+    """
+    return (2 - x) + 2 * momentum * (1 - x if nesterov else 1)
 
 
 def tail(x: Any, z: Any, m: Any, momentum: Any, nesterov: bool) -> Any:
@@ -200,11 +202,16 @@ class Dynamics:
         """How far x is from the limit, with Nesterov times 1+2β."""
         return gap(x, self.momentum, self.nesterov)
 
+    def inside(self, x: Array) -> NDArray[np.bool_]:
+        """Which x lie strictly between 0 and the limit."""
+        with np.errstate(invalid="ignore"):
+            return (x > 0) & (x < self.limit) & (self.gap(x) > 0)
+
     def ratio(self, x: Array) -> Array:
         """φ, infinite where nothing is stationary."""
         found = np.full(x.shape, math.inf)
         found[x == 0] = self.flat
-        inside = (x > 0) & (x < self.limit)
+        inside = self.inside(x)
         found[inside] = self.scaled(x[inside]) / self.gap(x[inside])
         return found
 

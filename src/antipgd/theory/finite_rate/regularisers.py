@@ -29,10 +29,11 @@ def _edges(kind: Dynamics, end: float) -> Array:
 
 def integral(kind: Dynamics, x: Array) -> Array:
     """∫_0^x φ for 0 < x < limit."""
-    t = -np.log1p(-x / kind.limit)
+    far, whole = x < kind.limit / 2, kind.gap(0.0)
+    t = -np.where(far, np.log1p(-x / kind.limit), np.log(kind.gap(x) / whole))
     edges = _edges(kind, float(t.max(initial=0.0)))
     nodes, weights = np.polynomial.legendre.leggauss(len(kind.steps) + _MORE)
-    slope = kind.limit / kind.gap(0.0)  # dx/dt = limit − x, which is gap(x) × this
+    slope = kind.limit / whole  # dx/dt = limit − x, which is gap(x) × this
 
     def over(low: Array, high: Array) -> Array:
         half = (high - low)[:, None] / 2
@@ -75,7 +76,8 @@ def regulariser(
         )
     curvatures = np.atleast_1d(finite("h", h))
     found = s**2 / 2 * kind.flat * curvatures
-    found[eta * curvatures >= kind.limit] = math.inf
-    inside = (curvatures > 0) & (eta * curvatures < kind.limit)
-    found[inside] = s**2 / (2 * eta) * integral(kind, eta * curvatures[inside])
+    x = eta * curvatures
+    found[x > 0] = math.inf
+    inside = kind.inside(x)
+    found[inside] = s**2 / (2 * eta) * integral(kind, x[inside])
     return found if np.ndim(h) else float(found[0])
