@@ -1,5 +1,6 @@
 """How a derivation ends: with equal expressions, or with what the code returns at exact points."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +48,8 @@ def agrees(formula: Any, code: Callable[..., Any], *points: dict[str, Any]) -> N
 
 def close(found: Any, wanted: Any, where: Any = "") -> None:
     """Refuses a float that is not the number derived."""
-    if not abs(sp.Float(float(found), DIGITS) - wanted) <= 2.0**-40 * max(abs(wanted), 2.0**-40):
+    room = 2.0**-40 * max(abs(wanted), 2.0**-40)
+    if not (math.isfinite(found) and abs(sp.Float(float(found), DIGITS) - wanted) <= room):
         raise NotProved(f"the code has {found}, derived is {wanted}, at {where}")
 
 
