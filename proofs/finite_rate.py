@@ -145,8 +145,8 @@ def held():
             {"x": 0.25, "b": 0.5},
             {"x": 1.25, "b": 0.875},
         )
+        same(two, 1 + (b**2 * x / (1 - b + b * x) if nesterov else b * x / (1 - b)))
         if not nesterov:
-            same(two, 1 + b * x / (1 - b))
             agrees(two, lambda x, b: variance_ratio(x, b, hold=2), {"x": 1.5, "b": 0.75})
 
 
@@ -243,5 +243,8 @@ def label_noise():
             {"x": 0.5, "b": 0.5},
             {"x": 1.25, "b": 0.75},
         )
-        if not nesterov:
+        below = (1 - b + b * x) * (2 * (1 + b) - (1 + 2 * b) * x)
+        if nesterov:
+            same(phi, 2 * (1 + b + b * (1 + 2 * b) * x) / below)
+        else:
             same(phi, 2 * (1 + b) / ((1 - b) * (2 * (1 + b) - x)))

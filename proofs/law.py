@@ -4,7 +4,7 @@ import sympy as sp
 
 from antipgd.theory.finite_rate import clock, mean_ratio, regulariser
 from antipgd.theory.finite_rate.ratios import gap, label_spread, limit, spread
-from proofs.comparing import agrees, close, holds, same, value
+from proofs.comparing import agrees, close, same, value
 
 x, b = sp.symbols("x b", positive=True)
 
@@ -23,42 +23,49 @@ def _regularises(closed, code, *points):
 
 
 def regularisers():
-    """R by integration of σ²φ/2: Anti-PGD, heavy ball, Nesterov, antithetic, held, label noise."""
-    heavy = -b * x / (1 - b) - (1 + b) ** 2 / (1 - b) * sp.log(1 - x / (2 * (1 + b)))
+    """R by its slope σ²φ/2: Anti-PGD, heavy ball, antithetic, held, label noise."""
     points = ({"x": 0.5, "b": 0.5}, {"x": 2.75, "b": 0.75})
+    barrier = -sp.log(1 - x / (2 * (1 + b)))
     _regularises((-sp.log(1 - x / 2), 2 / (2 - x)), lambda x: regulariser(x, 1, 1), {"x": 1.5})
+    heavy = -b * x / (1 - b) + (1 + b) ** 2 / (1 - b) * barrier
     _regularises((heavy, _code([1], False)), lambda x, b: regulariser(x, 1, 1, b), *points)
-    pairs = sp.integrate(sp.apart(_code([1, -1], False, 2) / 2, x), x)
-    pairs = pairs.replace(sp.log, lambda u: sp.log(sp.Abs(u)))
-    agrees(pairs - pairs.subs(x, 0), lambda x, b: regulariser(x, 1, 1, b, antithetic=True), *points)
+    pairs = 2 * (1 + b) ** 2 * barrier - (1 + 3 * b) * x / 2 - b * x**2 / 4
+    _regularises(
+        (pairs / (1 - b), _code([1, -1], False, 2)),
+        lambda x, b: regulariser(x, 1, 1, b, antithetic=True),
+        *points,
+    )
     _regularises(
         (x / 2 + b * x**2 / (4 * (1 - b)), _code([1, 1], False, 2)),
         lambda x, b: regulariser(x, 1, 1, b, hold=2),
         *points,
     )
-    label = -(1 + b) / (1 - b) * sp.log(1 - x / (2 * (1 + b)))
     _regularises(
-        (label, label_spread(x, b, False) / gap(x, b, False)),
+        ((1 + b) / (1 - b) * barrier, label_spread(x, b, False) / gap(x, b, False)),
         lambda x, b: regulariser(x, 1, 1, b, noise="label"),
         *points,
     )
+
+
+def regulariser_of_nesterov():
+    """[−(1+β)² ln(1 − x/limit) − β(1−β) ln(1 + βx/(1−β))]/(1+3β), two logarithms and no rest."""
+    edge = limit(b, True)
+    logs = (1 + b) ** 2 * sp.log(1 - x / edge) + b * (1 - b) * sp.log(1 + b * x / (1 - b))
     _regularises(
-        (_nesterov_regulariser(), _code([1], True)),
+        (-logs / (1 + 3 * b), _code([1], True)),
         lambda x, b: regulariser(x, 1, 1, b, True),
         {"x": 0.5, "b": 0.5},
         {"x": 1.25, "b": 0.75},
     )
 
 
-def _nesterov_regulariser():
-    """Partial fractions of φ/2: a constant, a pole at the limit, one at −(1−β)/β."""
-    phi, edge, other = _code([1], True), limit(b, True), (1 - b) / b
-    at_edge = sp.factor(sp.cancel(phi * (edge - x)).subs(x, edge))
-    at_other = sp.factor(sp.cancel(phi * (other + x)).subs(x, -other))
-    constant = sp.factor(sp.cancel(phi - at_edge / (edge - x) - at_other / (other + x)))
-    holds(not constant.has(x), "the rest is constant")
-    logs = -at_edge * sp.log(1 - x / edge) + at_other * sp.log(1 + x / other)
-    return (constant * x + logs) / 2
+def regulariser_of_several_draws():
+    """R_K = σ²h/2 + (R − σ²h/2)/K, φ − 1 being divided by K."""
+    K = sp.Symbol("K", positive=True)
+    R = x / 2 + (-sp.log(1 - x / 2) - x / 2) / K
+    same(sp.diff(R, x), (1 + x / (K * (2 - x))) / 2)
+    agrees(R, lambda x, K: regulariser(x, 1, 1, draws=K), {"x": 0.5, "K": 4}, {"x": 1.5, "K": 2})
+    agrees(x / 2, lambda x: regulariser(x, 1, 1, noise="two-point"), {"x": 1.5})
 
 
 def scale_of_the_regulariser():
