@@ -246,6 +246,13 @@ def test_what_the_clocks_refuse():
         mean_ratio([-1.0], 0.1)
     with pytest.raises(ValueError, match="curvatures must be numbers"):
         mean_ratio([math.nan], 0.1)
+    for call in (
+        lambda: mean_ratio([1.0], 0.1, taps=(1.0, -0.5)),
+        lambda: clock(0.1, 0.1, 10, ratio=1.0, taps=(1.0,)),
+        lambda: ratio_by_direction(START, 0.1, landscape(VALLEY, None), taps=(1.0,)),
+    ):
+        with pytest.raises(ValueError, match="taps must sum to zero, else flat directions diffuse"):
+            call()
     flat = Landscape(lambda z: z * [1, 0], lambda z: np.diag([1.0, 0.0]), lambda z, M: 0 * z)
     with pytest.raises(ValueError, match="the trace does not change along the minima"):
         ratio_by_direction([0.0, 0.0], 0.1, flat)
