@@ -1,6 +1,5 @@
 """The rule for σ: what of it is derived. The fraction itself was measured, not derived."""
 
-import numpy as np
 import sympy as sp
 
 from antipgd.estimate import Estimate
@@ -9,7 +8,7 @@ from proofs.comparing import agrees, close, same, value
 
 
 def choose_sigma():
-    """Between two neighbours of the grid the sharpness is a·σ^p: solved for the target."""
+    """Between two neighbours of the grid the cost is a·σ^p: solved for the target."""
     a, p, s, t, low, high = sp.symbols("a p s t low high", positive=True)
     given = {a: low / sp.Symbol("s_1", positive=True) ** p}
     power = sp.log(high / low) / sp.log(sp.Symbol("s_2") / sp.Symbol("s_1", positive=True))
@@ -43,23 +42,3 @@ def antithetic_sharpness():
         [[1.5], [-1.5]],
     )
     close(found[0].mean, value(rise, w=0.5, s=0.25, xi=1.5))
-
-
-def flattening_rate():
-    """dz/dτ = −½P∇tr gives d ln tr/dτ = −‖P∇tr‖²/(2 tr); two probes' product has no bias."""
-    p, q, trace = sp.symbols("p q trace", positive=True)
-    move = sp.Matrix([-p / 2, -q / 2])
-    rate = -(move.T * sp.Matrix([p, q]))[0] / trace
-    same(rate, (p**2 + q**2) / (2 * trace))
-    agrees(
-        rate,
-        lambda p, q, trace: finder.flattening_rate([trace] * 3, np.full((3, 3), p**2 + q**2)).mean,
-        {"p": 2.0, "q": 0.5, "trace": 4.0},
-    )
-
-
-def flattening_clock():
-    """e^{−rτ} = 1 − change, solved for τ."""
-    rate, change, tau = sp.symbols("rate change tau", positive=True)
-    (wanted,) = sp.solve(sp.Eq(sp.exp(-rate * tau), 1 - change), tau)
-    agrees(wanted, finder.flattening_clock, {"rate": 2.0, "change": 0.25})
