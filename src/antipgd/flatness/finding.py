@@ -29,7 +29,9 @@ from antipgd.torch.clock import ADAPTIVE
 from antipgd.torch.members import rms
 
 GRID = tuple(np.geomspace(10**-3.5, 10**0.5, 17))  # times the root mean square of all weights
-REHEARSED, AVERAGED = 200, 10  # steps at most, and over how many a cost is averaged
+REHEARSED, AVERAGED = 200, 10  # steps, and over how many a cost is averaged
+UNSTABLE = 2.0  # times its first cost, at which noise has not been learned but has broken learning
+LOWERED = tuple(2 ** (-k / 2) for k in range(11))  # what an unstable σ is multiplied with
 
 
 class TooFewStepsWarning(UserWarning):
@@ -44,10 +46,11 @@ class FoundSigma:
     `scale`, which is that of zero weights less `here`; `low` and `high` bound it by the error of
     the cost. `rows` are (σ, cost, its share of `scale`) for each σ of the grid, `table` is that in
     print. `steps` is how many steps of Anti-PGD from here, rehearsed with full gradients, halve
-    that cost; None if 200 did not, when `left` of it was left, or without a learning rate and for
-    adaptive optimizers, when `left` is None, too. `enough` says whether the planned steps are as
-    many, the fewest that training anew may take. `drowns` is what `attach` and `perturb` warn of,
-    if they would at these weights.
+    that cost; None if 200 did not; `left` of it is left in the last half of them. Both are None
+    without a learning rate and for adaptive optimizers. `enough` says whether the planned steps
+    are as many, the fewest that training anew may take. `lowered` is the σ of the rule where its
+    noise broke the rehearsal, which `sigma` does not; None where it did not, too. `drowns` is what
+    `attach` and `perturb` warn of, if they would at these weights.
     """
 
     sigma: float
@@ -63,6 +66,7 @@ class FoundSigma:
     steps: int | None
     left: float | None
     planned: int | None
+    lowered: float | None
     drowns: str | None
 
     @property
@@ -87,6 +91,9 @@ class FoundSigma:
     @property
     def _summary(self) -> list[str]:
         lines = [f"{self._title} [{self.low:.3g}, {self.high:.3g}]", self._cost]
+        if self.lowered is not None:
+            lines = [f"{self._title}, lowered from {self.lowered:.3g}", "which breaks training at "
+                     "this learning rate; a smaller one takes more noise"]  # fmt: skip
         if self.left is not None:
             lines.append(f"{self._rehearsed}{self._plan}")
         return lines if self.drowns is None else [*lines, self.drowns]
@@ -104,7 +111,7 @@ class FoundSigma:
     def _rehearsed(self) -> str:
         if self.steps is not None:
             return f"{self.steps} steps from here halve that"
-        return f"after {REHEARSED} steps from here {self.left:.0%} of that are left"
+        return f"in {REHEARSED} steps from here it came to {self.left:.0%} of its cost"
 
     @property
     def _plan(self) -> str:
@@ -245,12 +252,14 @@ class _Search:
         drawn = Draws(self.seed, scales=_scales(objective, self.relative))
         costs = expected_rises(watched, sigmas, drawn, self.draws, at=here)
         choice = finder.choose_sigma(sigmas, costs, scale, self.share)
-        steps, left = self._fitting(objective, watched, choice, drawn, here)
+        sigma, steps, left = self._fitting(objective, watched, choice, drawn, here)
+        lower = sigma / choice.sigma
         return FoundSigma(
-            sigma=choice.sigma, low=choice.low, high=choice.high, relative=self.relative,
+            sigma=sigma, low=lower * choice.low, high=lower * choice.high, relative=self.relative,
             judged=judged, share=self.share, scale=float(scale), here=here, loss=objective.value(),
             steps=steps, left=left, planned=self.steps,
-            drowns=self._drowns(objective, choice.sigma),
+            lowered=None if lower == 1 else choice.sigma,
+            drowns=self._drowns(objective, sigma),
             rows=tuple((sigma, one, one.mean / scale)
                        for sigma, one in zip(sigmas, costs, strict=True)),
         )  # fmt: skip
@@ -263,18 +272,17 @@ class _Search:
     def _fitting(
         self, objective: Objective, watched: Objective, choice: finder.Choice, drawn: Draws,
         here: float,
-    ) -> tuple[int | None, float | None]:  # fmt: skip
-        """Steps until half of the cost is learned away, if they are few; what is left at last."""
+    ) -> tuple[float, int | None, float | None]:  # fmt: skip
+        """A σ that does not break training; steps that halve its cost; what is left of it."""
         if self.rate is None:
-            return None, None
-        costs: list[float] = []
-        for cost in _rehearsal(objective, watched, choice.sigma, drawn, self.rate, here):
-            costs.append(cost)
-            steps = finder.first_below(costs[-AVERAGED:], choice.target / 2, AVERAGED)
-            if steps is not None or not math.isfinite(cost):
+            return choice.sigma, None, None
+        for times in LOWERED:
+            sigma = times * choice.sigma
+            costs = list(_rehearsal(objective, watched, sigma, drawn, self.rate, here))
+            left = float(np.mean(costs[-REHEARSED // 2 :])) / choice.target
+            if left <= UNSTABLE:
                 break
-        left = float(np.mean(costs[-AVERAGED:])) / choice.target
-        return (len(costs) if steps is not None else None), left
+        return sigma, finder.first_below(costs, choice.target / 2, AVERAGED), left
 
 
 def find_sigma(
