@@ -1,0 +1,155 @@
+"""What compiled steps are made of: loops over the weights of eight runs that lie side by side.
+
+See `problems.kernels` for the layout. Knows no problem and no order of steps.
+"""
+
+import numpy as np
+
+from antipgd.compiling import jit_with
+from antipgd.noise import kernels as noise
+from antipgd.noise import stream, transforms
+from antipgd.paper.simulation.blocks import LANES
+
+jit = jit_with(noise, stream, transforms)
+
+_LARGEST = np.finfo(np.float64).max
+
+
+@jit
+def _spread(n, xi, mask, start, out):
+    """A draw into all lanes, zero where the mask is."""
+    noise.not_inlined()
+    for j in range(n):
+        for lane in range(LANES):
+            out[LANES * (start + j) + lane] = xi[j] * mask[start + j]
+
+
+@jit
+def spread_coefficients(n, coefficients, out):
+    """A coefficient for each lane, for all weights."""
+    noise.not_inlined()
+    for j in range(n):
+        for lane in range(LANES):
+            out[LANES * j + lane] = coefficients[lane]
+
+
+@jit
+def set_product(n, a, b, out):
+    """out = a · b."""
+    noise.not_inlined()
+    noise.widest_vectors()
+    for i in range(n):
+        out[i] = a[i] * b[i]
+
+
+@jit
+def add_product(n, a, b, out):
+    """out += a · b."""
+    noise.not_inlined()
+    noise.widest_vectors()
+    for i in range(n):
+        out[i] += a[i] * b[i]
+
+
+@jit
+def move(n, w, eta, g, eps, out):
+    """out = w − η g + ε; returns how many elements are not finite."""
+    noise.not_inlined()
+    noise.widest_vectors()
+    bad = 0
+    for i in range(n):
+        x = w[i] - eta[i] * g[i] + eps[i]
+        out[i] = x
+        bad += 0 if abs(x) <= _LARGEST else 1
+    return bad
+
+
+@jit
+def _zero_lane(lane, out):
+    for j in range(out.shape[0] // LANES):
+        out[LANES * j + lane] = 0
+
+
+@jit
+def freeze(lane, w, alive, eta, taps, frozen):
+    """Put a lane's weights aside. It goes on at zero, with no step and no noise."""
+    for j in range(w.shape[0] // LANES):
+        frozen[lane, j] = w[LANES * j + lane]
+    _zero_lane(lane, w)
+    _zero_lane(lane, eta)
+    taps[:, lane] = 0
+    alive[lane] = False
+
+
+@jit
+def look(n, low, high, watched, w, alive, eta, taps, frozen, left_at):
+    """Freeze the lanes whose watched quantity is not inside the open interval."""
+    for lane in range(LANES):
+        if alive[lane] and not low < watched[lane] < high:
+            left_at[lane] = n
+            freeze(lane, w, alive, eta, taps, frozen)
+
+
+@jit
+def lose(n, new, w, alive, eta, taps, frozen, diverged_at):
+    """Freeze the lanes of which something in `new` is not finite."""
+    for lane in range(LANES):
+        lost = False
+        for j in range(w.shape[0] // LANES):
+            lost = lost or not abs(new[LANES * j + lane]) <= _LARGEST
+        if lost and alive[lane]:
+            diverged_at[lane] = n
+            freeze(lane, w, alive, eta, taps, frozen)
+        if lost:
+            _zero_lane(lane, new)
+
+
+@jit
+def any_of(flags):
+    """Whether a flag is set in any lane."""
+    for lane in range(LANES):
+        if flags[lane]:
+            return True
+    return False
+
+
+@jit
+def choose(indices, matrix, vector, chosen, labels):
+    """The examples of a mini-batch."""
+    for i in range(indices.shape[0]):
+        labels[i] = vector[indices[i]]
+        for j in range(matrix.shape[1]):
+            chosen[i, j] = matrix[indices[i], j]
+
+
+@jit
+def shift_labels(n, labelled, sigma, draws, shift):
+    """What is added to the labels: zero in lanes whose labels stay."""
+    scale = labelled * sigma
+    for i in range(n):
+        for lane in range(LANES):
+            shift[LANES * i + lane] = scale[lane] * draws[LANES * i + lane]
+
+
+@jit
+def squared_norms(g, norms):
+    """Sums of squares by lane."""
+    norms[:] = 0
+    for j in range(g.shape[0] // LANES):
+        for lane in range(LANES):
+            norms[lane] += g[LANES * j + lane] * g[LANES * j + lane]
+
+
+@jit
+def draw_signed(key, draw, pairs, law, masks, rooms, out):
+    """ξ_draw into all lanes of `out`; in pairs, ξ_{2k} is −ξ_{2k−1}, ± the k-th of the stream.
+
+    `masks` are what draws are multiplied by, and the same negated; `rooms` a workspace of draws.
+    """
+    words, signs, _, xi, _ = rooms
+    negated = pairs and draw % 2 == 0
+    number, mask = (draw + 1) // 2 if pairs else draw, masks[1 if negated else 0]
+    for start in range(0, mask.shape[0], noise.CHUNK):
+        n = min(noise.CHUNK, mask.shape[0] - start)
+        noise.draw_chunk(key, number, start, n, law, words, signs, xi)
+        _spread(n, xi, mask, start, out)
