@@ -19,7 +19,7 @@ from antipgd.paper.simulation.problems import kernels as problems
 from antipgd.paper.simulation.problems.problem import Array
 from antipgd.paper.simulation.stepping import RELAX_STEPS, RELAX_TOLERANCE
 
-jit = jit_with(noise, stream, transforms, problems, codes, directions, lanes)
+jit = jit_with(noise, stream, transforms, problems, codes, lanes, directions)
 
 assert problems.LANES == LANES
 _LOOK = 4096  # steps of a relaxation between two ticks
@@ -100,13 +100,13 @@ def _advance(
             lanes.look(n, low, high, watched, w, alive, eta, taps, frozen, left_at)
         if n >= averaged_from:
             _add_up(code, vector.shape[0], r, w, watched, norms, sums)
-        directions.direct(kind, beta, nesterov, memory, powers, g)
+        lanes.direct(kind, beta, nesterov, memory, powers, g)
         if brought:
             _inject(draw, depth, keys[0], pairs, law, masks, taps, sigmas, row, draw == newest + 1,
                     rooms, draws, factors, current, eps)  # fmt: skip
         if lanes.move(size, w, eta, g, eps if brought else none, new) > 0:
             lanes.lose(n + 1, new, w, alive, eta, taps, frozen, diverged_at)
-            directions.forget(alive, memory)
+            lanes.forget(alive, memory)
         w, new = new, w
     if watching and last > 0:
         problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)

@@ -8,9 +8,11 @@ import numpy as np
 from antipgd.compiling import jit_with
 from antipgd.noise import kernels as noise
 from antipgd.noise import stream, transforms
+from antipgd.paper.simulation import directions
 from antipgd.paper.simulation.blocks import LANES
+from antipgd.paper.simulation.directions import ADAM, EPS, FIRST, MOMENTUM, SECOND
 
-jit = jit_with(noise, stream, transforms)
+jit = jit_with(noise, stream, transforms, directions)
 
 _LARGEST = np.finfo(np.float64).max
 
@@ -153,3 +155,45 @@ def draw_signed(key, draw, pairs, law, masks, rooms, out):
         n = min(noise.CHUNK, mask.shape[0] - start)
         noise.draw_chunk(key, number, start, n, law, words, signs, xi)
         _spread(n, xi, mask, start, out)
+
+
+@jit
+def _heavy_ball(n, beta, nesterov, v, g):
+    noise.not_inlined()
+    noise.widest_vectors()
+    for i in range(n):
+        faster = beta[i] * v[i] + g[i]
+        ahead = g[i] + beta[i] * faster
+        v[i] = faster
+        g[i] = ahead if nesterov[i] != 0 else faster
+
+
+@jit
+def _adam(n, correction, root, m, s, g):
+    noise.not_inlined()
+    noise.widest_vectors()
+    for i in range(n):
+        m[i] += (1 - FIRST) * (g[i] - m[i])
+        s[i] = SECOND * s[i] + (1 - SECOND) * (g[i] * g[i])
+        g[i] = m[i] / correction / (np.sqrt(s[i]) / root + EPS)
+
+
+@jit
+def direct(kind, beta, nesterov, memory, powers, g):
+    """Make a direction of the gradient `g`, in place; `memory` and `powers` go on by a step."""
+    if kind == MOMENTUM:
+        _heavy_ball(g.shape[0], beta, nesterov, memory[0], g)
+    elif kind == ADAM:
+        powers[0] *= FIRST
+        powers[1] *= SECOND
+        _adam(g.shape[0], 1 - powers[0], np.sqrt(1 - powers[1]), memory[0], memory[1], g)
+
+
+@jit
+def forget(alive, memory):
+    """Lanes that have left the finite numbers remember nothing."""
+    for row in range(memory.shape[0]):
+        for lane in range(LANES):
+            if not alive[lane]:
+                for j in range(memory.shape[1] // LANES):
+                    memory[row, LANES * j + lane] = 0
