@@ -114,6 +114,28 @@ def test_test_loss_uses_the_test_data(problem, rng):
 
 
 @each_problem
+def test_the_hessian_and_its_contracted_gradient_are_those_of_autodiff(problem, rng):
+    data = problem.data(rng)
+    w = problem.start(rng) + 0.3 * rng.standard_normal(len(problem.start(rng)))
+    M = rng.standard_normal((len(w), len(w)))
+    M, at, loss = M + M.T, torch.tensor(w, requires_grad=True), torch_loss(problem, data)
+    H = torch.autograd.functional.hessian(loss, at, create_graph=True)
+    (wanted,) = torch.autograd.grad((H * torch.tensor(M)).sum(), at, allow_unused=True)
+    wanted = np.zeros_like(w) if wanted is None else wanted.numpy()
+    close = 1e-10 if "hessian" in vars(type(problem)) else 1e-4  # else by differences, twice
+    np.testing.assert_allclose(problem.hessian(w, data), H.detach().numpy(), atol=close)
+    np.testing.assert_allclose(
+        problem.curvature_gradient(w, data, M), wanted, atol=close * (1 + np.abs(wanted).max())
+    )
+    for function in (Problem.hessian, Problem.curvature_gradient):
+        arguments = (w, data) if function is Problem.hessian else (w, data, M)
+        exact = H.detach().numpy() if function is Problem.hessian else wanted
+        np.testing.assert_allclose(
+            function(problem, *arguments), exact, atol=1e-4 * (1 + np.abs(exact).max())
+        )
+
+
+@each_problem
 def test_the_default_trace_by_differences(problem, rng):
     data, W = problem.data(rng), points(problem, rng)
     exact = problem.trace(W, data)

@@ -134,5 +134,28 @@ class MatrixSensing(Problem):
         second = 2 * self.n * self._residual(W, data.B, data.y) @ traces
         return (first + second) / self.measurements
 
+    def _symmetric(self, B: Array) -> Array:
+        """The S_i, of shape (measurements, n, n)."""
+        a, b = _pairs(self.n)
+        S = np.zeros((len(B), self.n, self.n))
+        S[:, a, b] = B / 2
+        return S + S.mT
+
+    def hessian(self, w: Array, data: Data) -> Array:
+        """Σ_i (4 vec(S_i U) vec(S_i U)ᵀ + 2 r_i S_i ⊗ 1) / M."""
+        S = self._symmetric(data.B)
+        first = (S @ self._matrices(w)[0]).reshape(len(S), -1)
+        residual = self._residual(w[None], data.B, data.y)[0]
+        second = np.kron(np.tensordot(residual, S, 1), np.eye(self.n))
+        return (4 * first.T @ first + 2 * second) / self.measurements
+
+    def curvature_gradient(self, w: Array, data: Data, M: Array) -> Array:
+        n, S = self.n, self._symmetric(data.B)
+        first = S @ self._matrices(w)[0]
+        turned = (first.reshape(len(S), -1) @ M).reshape(len(S), n, n)
+        weights = np.tensordot(S, np.einsum("abcb->ac", M.reshape(n, n, n, n)), 2)
+        total = 8 * (S @ turned).sum(axis=0) + 4 * np.tensordot(weights, first, 1)
+        return (total / self.measurements).reshape(-1)
+
     def compiled(self, data: Data) -> Compiled:
         return Compiled(codes.MATRIX_SENSING, data.B, data.y)

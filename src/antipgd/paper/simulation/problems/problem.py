@@ -70,6 +70,14 @@ class Problem(ABC):
         """Traces of the Hessian, shape (R,); by central differences unless a formula is given."""
         return numerical_trace(self, W, data)
 
+    def hessian(self, w: Array, data: Any) -> Array:
+        """The Hessian at one w of shape (d,); by central differences unless a formula is given."""
+        return numerical_hessian(self, w, data)
+
+    def curvature_gradient(self, w: Array, data: Any, M: Array) -> Array:
+        """Σ_ij ∂_k H_ij M_ij for each k, M symmetric; M = 1 gives the gradient of the trace."""
+        return numerical_curvature_gradient(self, w, data, M)
+
     def watch(self, W: Array) -> Array:
         """A quantity of the problem's own, measured too; leaving an interval can end a run."""
         return np.full(len(W), np.nan)
@@ -95,3 +103,25 @@ def numerical_trace(problem: Problem, W: Array, data: Any) -> Array:
         change = problem.gradient(ahead, data)[:, j] - problem.gradient(behind, data)[:, j]
         total += change / (ahead[:, j] - behind[:, j])
     return total
+
+
+def _steps(w: Array) -> Array:
+    """One step along each axis, a row each."""
+    return np.diag(np.cbrt(np.finfo(np.float64).eps) * np.maximum(1.0, np.abs(w)))
+
+
+def numerical_hessian(problem: Problem, w: Array, data: Any) -> Array:
+    """∂_i g_j by central differences, made symmetric."""
+    E = _steps(w)
+    change = problem.gradient(w + E, data) - problem.gradient(w - E, data)
+    H = change / (2 * E.sum(axis=1, keepdims=True))
+    return (H + H.T) / 2
+
+
+def numerical_curvature_gradient(problem: Problem, w: Array, data: Any, M: Array) -> Array:
+    """Σ_ij ∂_k H_ij M_ij by central differences of the Hessian."""
+    found = [
+        ((problem.hessian(w + e, data) - problem.hessian(w - e, data)) * M).sum() / (2 * e.sum())
+        for e in _steps(w)
+    ]
+    return np.array(found)

@@ -79,5 +79,15 @@ class QuadraticRegression(Problem):
         diagonal = residual @ data.X + 2 * (W * W) * (data.X**2).sum(axis=0)
         return diagonal.sum(axis=1) / self.n
 
+    def hessian(self, w: Array, data: Data) -> Array:
+        """(diag(Xᵀr) + 2 diag(w) XᵀX diag(w)) / n."""
+        scaled = data.X * w
+        residual = data.X @ (w * w) - data.y
+        return (np.diag(residual @ data.X) + 2 * scaled.T @ scaled) / self.n
+
+    def curvature_gradient(self, w: Array, data: Data, M: Array) -> Array:
+        gram = data.X.T @ data.X
+        return (2 * w * (gram @ np.diag(M)) + 4 * (gram * M) @ w) / self.n
+
     def compiled(self, data: Data) -> Compiled:
         return Compiled(codes.QUADRATIC_REGRESSION, data.X, data.y)

@@ -48,6 +48,17 @@ class WideningValley(Problem):
     def trace(self, W: Array, data: Any) -> Array:
         return self.watch(W) + self.d * W[:, -1] ** 2
 
+    def hessian(self, w: Array, data: Any) -> Array:
+        u, v = w[:-1], w[-1]
+        H = np.diag(np.append(np.full(self.d, v * v), u @ u))
+        H[:-1, -1] = H[-1, :-1] = 2 * v * u
+        return H
+
+    def curvature_gradient(self, w: Array, data: Any, M: Array) -> Array:
+        u, v, cross, corner = w[:-1], w[-1], M[:-1, -1], M[-1, -1]
+        of_v = 2 * v * np.trace(M[:-1, :-1]) + 4 * u @ cross
+        return np.append(4 * v * cross + 2 * u * corner, of_v)
+
     def watch(self, W: Array) -> Array:
         """‖u‖², whose exit from (αD, D/α) thm:main_tube is about."""
         return (W[:, :-1] ** 2).sum(axis=1)
