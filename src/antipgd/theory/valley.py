@@ -157,10 +157,10 @@ def stationary_law(d: int, theta: float = 0.0) -> StationaryLaw:
     """x/2 ~ Beta((d−1)/2, 3/2 − 2θ/δ²), with mean x = 2(d−1)δ²/((d+2)δ² − 4θ).
 
     It does not depend on σ or η: the remark "phase transition" of the paper. Metastable: at finite
-    σ² an excursion past x = 2 blows up. What is measured at finite σ is `StationaryLaw.u2`, dσ² more
-    than `mean`/η. Condition: d ≥ 2 (d = 1 falls to x = 0), θ ≠ −1 (there the
-    law shrinks to `long_run_u2`, of order σ²), and ησ²δ²d ≪ x² for nearly all of the law: below,
-    v has no time for its equilibrium. For d = 2, half of whose law is near 0, that is slow to come.
+    σ² an excursion past x = 2 blows up. What is measured at finite σ is `StationaryLaw.u2`, dσ²
+    more than `mean`/η. Condition: d ≥ 2 (d = 1 falls to x = 0), θ ≠ −1 (there the law shrinks to
+    `long_run_u2`, of order σ²), and ησ²δ²d ≪ x² for nearly all of the law: below, v has no time for
+    its equilibrium. For d = 2, half of whose law is near 0, that is slow to come.
     """
     require(d >= 2, "d >= 2", d=d)
     c = _curvature(theta)
