@@ -29,6 +29,7 @@ NOISY = {REGRESSION: 90_000, SENSING: 120_000}
 UNITS = {REGRESSION: (0.0005, 0.01), SENSING: (0.000125, 0.005)}  # the least η and σ
 FACTORS = ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1))  # of them, judged
 SHOWN = ((2, 4), (4, 2))
+COLOURS = {"judged": "#1f6fb4", "shown": "#d98c00"}
 
 
 def _pair(problem: str, factors: tuple[int, int]) -> tuple[float, float]:
@@ -97,17 +98,19 @@ def claims(results: Results) -> list[Claim]:
 
 
 def _panel(results: Results, problem: str, name: str) -> figures.Panel:
-    series = []
-    for pairs, label, colour in ((FACTORS, "judged", "#1f6fb4"), (SHOWN, "shown", "#d98c00")):
-        for factors in pairs:
-            lr, sigma = _pair(problem, factors)
-            n, there = _steps(results, problem, factors)
-            n = n[there]
-            series.append(
-                figures.Series(np.full(len(n), lr * sigma), n * lr * sigma, label, colour, "", "o")
-            )
-    title = f"{name}: n·ησ to {TARGET:g} of the trace"
-    return figures.Panel(title, series, "ησ", "", "log", "linear")
+    """n·ησ over that of the least η and σ, pair by pair, mean over seeds with two deviations."""
+    unit, _ = _steps(results, problem, FACTORS[0])
+    series, ticks = [], []
+    for place, factors in enumerate((*FACTORS, *SHOWN)):
+        share = _steps(results, problem, factors)[0] * factors[0] * factors[1] / unit
+        mean, reach = share.mean(), 2 * share.std()
+        label = "judged" if factors in FACTORS else "shown"
+        series.append(figures.Series([place], [mean], label, COLOURS[label], "", "o",
+                                     [mean - reach], [mean + reach], bars=True))  # fmt: skip
+        lr, sigma = _pair(problem, factors)
+        ticks.append((float(place), f"{lr:g}\n{sigma:g}"))
+    title = f"{name}: n·ησ to {TARGET:g} of the trace, of that at the first pair"
+    return figures.Panel(title, series, "η, σ", "", "linear", "linear", ticks=ticks)
 
 
 def _curves_panel(results: Results, problem: str, name: str) -> figures.Panel:
@@ -119,7 +122,7 @@ def _curves_panel(results: Results, problem: str, name: str) -> figures.Panel:
         lr, sigma = _pair(problem, factors)
         steps, trace = results.curves("trace", "z", problem=problem, lr=lr, sigma=sigma)
         at = steps > DESCENTS[problem]
-        colour = "#1f6fb4" if factors in FACTORS else "#d98c00"
+        colour = COLOURS["judged" if factors in FACTORS else "shown"]
         clock = (steps[at] - DESCENTS[problem]) * lr * sigma
         series.append(figures.spread(clock, trace[:, at], 0, colour=colour, dash=dash))
     return figures.Panel(f"{name}: trace at z", series, "Σησ", "", "log", "log")
@@ -128,4 +131,4 @@ def _curves_panel(results: Results, problem: str, name: str) -> figures.Panel:
 def plot(results: Results) -> figures.Figure:
     panels = [panel(results, problem, name) for problem, name in NAMES.items()
               for panel in (_curves_panel, _panel)]  # fmt: skip
-    return figures.draw(panels, columns=2, height=2.8)
+    return figures.draw(panels, columns=2, width=5.4, height=2.8)

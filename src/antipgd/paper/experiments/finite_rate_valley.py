@@ -30,7 +30,7 @@ CASES = (
 )  # fmt: skip
 TOLERANCES = {0.0: 0.02, 0.5: 0.02, 0.9: 0.05}  # by β
 OLD_MISSES = 0.15
-PALETTE = {0.0: "#1f6fb4", 0.5: "#17968a", 0.9: "#7a4fa3"}
+PALETTE = {0.1: "#1f6fb4", 0.3: "#17968a", 0.5: "#7a4fa3", 1.0: "#c2402a", 1.5: "#d98c00"}  # by η
 
 
 def runs(seeds: int) -> list[Run]:
@@ -94,11 +94,10 @@ def claims(results: Results) -> list[Claim]:
 def _fall_panel(results: Results, momentum: float) -> figures.Panel:
     series = []
     cases = [case for case in CASES if case.momentum == momentum]
-    for case, dash in zip(cases, ("-", "--", ":", "-."), strict=True):
+    for case in cases:
         steps, h = _curves(results, case)
         tau = _clock(case, steps)
-        series.append(figures.spread(tau, h, 1, label=f"η={case.lr:g}", colour=PALETTE[momentum],
-                                     dash=dash))  # fmt: skip
+        series.append(figures.spread(tau, h, 1, label=f"η={case.lr:g}", colour=PALETTE[case.lr]))
         fine = np.linspace(0, tau[-1], 60)
         series.append(
             figures.Series(fine[::6], np.exp(law(case, fine))[::6], "law", dash="", marker="o")

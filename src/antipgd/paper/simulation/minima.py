@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from antipgd.paper import figures
 from antipgd.paper.record import Record
@@ -79,9 +80,10 @@ def landscape_of(run: Run) -> Landscape:
     )
 
 
-def start_ratio(run: Run, start: Array) -> float:
+@lru_cache(maxsize=4096)
+def start_ratio(run: Run, begin: tuple[float, ...]) -> float:
     """φ(ηh) of the largest curvature where the noise begins; infinite where that is no minimum."""
-    land = landscape_of(run)
+    land, start = landscape_of(run), np.array(begin)
     if not np.abs(land.gradient(start)).max() < _MINIMUM:
         return np.inf
     largest = np.linalg.eigvalsh(land.hessian(start))[-1]
@@ -99,27 +101,30 @@ def _clock(run: Run, times: Array, ratios: Sequence[float]) -> Array:
 
 @lru_cache(maxsize=4096)
 def course(run: Run, start: tuple[float, ...]) -> dict[str, Array]:
-    """Where the run should be at its measured steps from `start` on, by each of `CLOCKS`.
+    """Where the run should be at its measured steps from `start` on, by each of `CLOCKS`; by the
+    clocks with φ̄, which is taken along the flow of R, at the last step only.
 
-    φ̄ is taken along the flow of R. Raises ValueError where the law does not apply.
+    Raises ValueError where the law does not apply.
     """
+    with threadpool_limits(1, "blas"):  # of matrices so small
+        return _course(run, np.array(start))
+
+
+def _course(run: Run, start: Array) -> dict[str, Array]:
     land, options = landscape_of(run), {"momentum": run.momentum, "nesterov": run.nesterov}
     steps = np.array([n for n in run.measure if n >= run.start])
     times = (steps - run.start) * run.lr / (1 - run.momentum)
     settings = {"tolerance": _TOLERANCE, "steps": _STEPS}
-    Z = flow(np.array(start), run.lr, run.sigma, land, times, **settings, **options)  # type: ignore[arg-type]
+    Z = flow(start, run.lr, run.sigma, land, times, **settings, **options)  # type: ignore[arg-type]
     spectra = [np.linalg.eigvalsh(land.hessian(z)) for z in Z]
-    clocks = {
-        "direction": _clock(
-            run,
-            times,
-            [ratio_by_direction(z, run.lr, land, **options) for z in Z],  # type: ignore[arg-type]
-        ),
-        "spectrum": _clock(run, times, [mean_ratio(h, run.lr, **options) for h in spectra]),  # type: ignore[arg-type]
-        "old": run.sigma**2 * times,
+    ratios = {
+        "direction": [ratio_by_direction(z, run.lr, land, **options) for z in Z],  # type: ignore[arg-type]
+        "spectrum": [mean_ratio(h, run.lr, **options) for h in spectra],  # type: ignore[arg-type]
     }
+    clocks = {name: _clock(run, times, phi)[-1:] for name, phi in ratios.items()}
+    clocks["old"] = run.sigma**2 * times
     every = np.unique(np.concatenate(list(clocks.values())))
-    limit = flow(np.array(start), _LIMIT, 1.0, land, every, **settings)  # type: ignore[arg-type]
+    limit = flow(start, _LIMIT, 1.0, land, every, **settings)  # type: ignore[arg-type]
     return {"flow": Z} | {
         name: limit[np.searchsorted(every, taus)] for name, taus in clocks.items()
     }
@@ -132,9 +137,9 @@ class Pair(NamedTuple):
     before: Record
 
     @property
-    def start(self) -> Array:
+    def start(self) -> tuple[float, ...]:
         """The weights with which the noise begins."""
-        return np.array(self.before.weights["w"])
+        return self.before.weights["w"]
 
     @property
     def ratio(self) -> float:
@@ -150,19 +155,20 @@ def pairs(results: Results, case: Case) -> list[Pair]:
 
 
 def miss(pair: Pair, measure: str, clock: str) -> Values:
-    """ln(measured at z / predicted) at each step from the noise on; infinite where there is no
-    prediction, or the run diverged."""
+    """ln(measured at z / predicted) at each step from the noise on, or at the last one: see
+    `course`. Infinite where there is no prediction, or the run diverged."""
     run = pair.noisy.run
     steps, values = pair.noisy.column(measure, "z")
     there = [n for n in run.measure if n >= run.start]
     found = dict(zip(steps.tolist(), values.tolist(), strict=True))
     try:
-        points = course(run, tuple(pair.start.tolist()))[clock]
+        points = course(run, pair.start)[clock]
     except (ValueError, np.linalg.LinAlgError):
         return np.full(len(there), np.inf)
     problem = run.make_problem()
     predicted = getattr(problem, measure)(points, run.make_data(problem))
-    return log_ratio(np.array([found.get(n, np.inf) for n in there]), predicted)
+    measured = np.array([found.get(n, np.inf) for n in there[-len(predicted) :]])
+    return log_ratio(measured, predicted)
 
 
 def misses(results: Results, case: Case, measure: str, clock: str, judged: bool = True) -> Values:
@@ -187,7 +193,7 @@ def _dots(results: Results, cases: Sequence[Case], measure: str, clock: str) -> 
     return figures.Series(x, mean, label, colour, "", "o", mean - reach, mean + reach, bars=True)
 
 
-def _path(results: Results, case: Case, measure: str) -> list[figures.Series]:
+def _path(results: Results, case: Case, measure: str, marker: str) -> list[figures.Series]:
     """Of the first seed: what was measured, and what the flow of R and the old clock say."""
     pair = pairs(results, case)[0]
     steps, values = pair.noisy.column(measure, "z")
@@ -195,7 +201,7 @@ def _path(results: Results, case: Case, measure: str) -> list[figures.Series]:
     at = steps >= run.start
     tau = (steps[at] - run.start) * run.lr * run.sigma**2 / (1 - run.momentum)
     label = f"η={case.lr:g} β={case.momentum:g}, measured"
-    series = [figures.Series(tau, values[at], label, figures.COLOURS["anti"], "", "o")]
+    series = [figures.Series(tau, values[at], label, figures.THEORY, "", marker)]
     for clock in ("flow", "old"):
         predicted = values[at] / np.exp(miss(pair, measure, clock)[: at.sum()])
         name = PLACED[CLOCKS.index(clock)]
@@ -215,7 +221,8 @@ def miss_panels(results: Results, cases: Sequence[Case], paths: Sequence[Case]) 
         for measure in ("trace", "test_loss")
     ]  # fmt: skip
     for measure in ("trace", "test_loss"):
-        series = [one for case in paths for one in _path(results, case, measure)]
+        marked = zip(paths, "os^", strict=True)
+        series = [one for case, mark in marked for one in _path(results, case, measure, mark)]
         title = f"{figures.MEASURES[measure]} at z, one seed"
         panels.append(figures.Panel(title, series, "Σησ²/(1−β)", "", "linear", "log"))
     return figures.draw(panels, columns=2, width=5.0, height=3.0)
