@@ -108,9 +108,9 @@ def _panel(results: Results, problem: str, name: str) -> figures.Panel:
         series.append(figures.Series([place], [mean], label, COLOURS[label], "", "o",
                                      [mean - reach], [mean + reach], bars=True))  # fmt: skip
         lr, sigma = _pair(problem, factors)
-        ticks.append((float(place), f"{lr:g}\n{sigma:g}"))
+        ticks.append((float(place), f"{1e4 * lr:g}\n{sigma:g}"))
     title = f"{name}: n·ησ to {TARGET:g} of the trace, of that at the first pair"
-    return figures.Panel(title, series, "η, σ", "", "linear", "linear", ticks=ticks)
+    return figures.Panel(title, series, "10⁴η, σ", "", "linear", "linear", ticks=ticks)
 
 
 def _curves_panel(results: Results, problem: str, name: str) -> figures.Panel:
