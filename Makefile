@@ -7,10 +7,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help paper test test-slow test-hosts lint bench bench-flatness agreement battery house clean
+.PHONY: help paper proofs test test-slow test-hosts lint bench bench-flatness agreement battery house clean
 
 help:
 	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
+	@echo "make proofs     derive the formulas of the theory with sympy, compare the code (a minute)"
 	@echo "make test       set up and run linters, type checks and the tests;"
 	@echo "                with PAGE=1 also the browser test, which needs Debian's chromium"
 	@echo "make test-slow  the checks that take minutes"
@@ -29,7 +30,8 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
-	$(PIP) --editable '.[cpu,paper,network]' --group test --group agreement --group lint --group bench
+	$(PIP) --editable '.[cpu,paper,network]' --group test --group agreement --group lint --group bench \
+	  --group proofs
 	touch $@
 
 # What the paper needs, which is no torch; a part of what `ready` installs.
@@ -42,6 +44,17 @@ $(VENV)/paper: pyproject.toml constraints.txt
 
 paper: $(VENV)/paper
 	$(BIN)/antipgd paper --out results
+
+# NumPy and sympy; a part of what `ready` installs.
+$(VENV)/proofs: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once; a minute)"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	$(PIP) --editable . --group proofs
+	touch $@
+
+proofs: $(VENV)/proofs
+	$(BIN)/python -m proofs
 
 $(VENV)/page: $(VENV)/ready
 	$(PIP) --group page

@@ -38,8 +38,8 @@ LONG_MODULE, LONG_BODY, SHOWN = 350, 50, 3
 PAPER = "src/antipgd/paper/"
 EXPERIMENTS = f"{PAPER}experiments/"
 ROWS = ("src", "noise", "torch", "optax", "theory", "flatness", "cli", "paper")
-LAST = ("tests", "benchmarks")
-READ = ("src/antipgd/", "tests/", "benchmarks/")
+LAST = ("tests", "benchmarks", "proofs")
+READ = ("src/antipgd/", "tests/", "benchmarks/", "proofs/")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar,

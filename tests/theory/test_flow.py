@@ -196,6 +196,45 @@ def test_a_start_from_which_no_minimum_is_found_is_refused(power):
         flow([3.0], 0.1, 0.1, wild, [1.0])
 
 
+# Two eigenvalues along u, of which one rises as the other falls: u and exp(3 − 3u).
+TRADE = Landscape(
+    lambda z: np.array([0.0, z[1] * z[0], z[2] * np.exp(3 - 3 * z[0])]),
+    lambda z: np.diag([0.0, z[0], np.exp(3 - 3 * z[0])]),
+    lambda z, M: np.array([M[1, 1] - 3 * np.exp(3 - 3 * z[0]) * M[2, 2], 0.0, 0.0]),
+)
+
+
+def test_the_barrier_holds_a_path_that_the_trace_would_lead_past_the_limit():
+    """It comes to rest where ΣR is least, though the solver's first try is past the limit."""
+    tried = []
+
+    def hessian(z):
+        tried.append(float(z[0]))
+        return TRADE.hessian(z)
+
+    place = Landscape(TRADE.gradient, hessian, TRADE.third)
+    _, end = flow([1.0, 0.0, 0.0], 1.85, 1.0, place, [0.5, 2.0], tolerance=0.01)
+    u = np.linspace(1.0, 2 / 1.85, 10_001)[:-1]
+    total = regulariser(u, 1.85, 1.0) + regulariser(np.exp(3 - 3 * u), 1.85, 1.0)
+    assert end[0] == pytest.approx(u[np.argmin(total)], abs=8e-3)
+    assert 1.85 * max(tried) > 2
+
+
+def test_a_path_that_ends_where_the_minima_do_is_refused():
+    """h = 1 − u² reaches 0 at u = 1: from there on there is no valley."""
+    place = Landscape(
+        lambda z: np.array([-z[0] * z[1] ** 2, (1 - z[0] ** 2) * z[1]]),
+        lambda z: np.array([[-(z[1] ** 2), -2 * z.prod()], [-2 * z.prod(), 1 - z[0] ** 2]]),
+    )
+    with pytest.raises(ValueError, match="no minimum is near: across it the curvature is -"):
+        flow([0.5, 0.0], 0.1, 0.1, place, [1e4])
+
+
+def test_without_a_barrier_that_path_is_refused():
+    with pytest.raises(ValueError, match="nothing is stationary here"):
+        flow([1.0, 0.0, 0.0], 1.85, 0.1, TRADE, [1e3], hold=2)
+
+
 def test_what_the_clocks_refuse():
     with pytest.raises(ValueError, match="give curvatures or ratio; got None and None"):
         clock(0.1, 0.1, 10)
@@ -207,6 +246,13 @@ def test_what_the_clocks_refuse():
         mean_ratio([-1.0], 0.1)
     with pytest.raises(ValueError, match="curvatures must be numbers"):
         mean_ratio([math.nan], 0.1)
+    for call in (
+        lambda: mean_ratio([1.0], 0.1, taps=(1.0, -0.5)),
+        lambda: clock(0.1, 0.1, 10, ratio=1.0, taps=(1.0,)),
+        lambda: ratio_by_direction(START, 0.1, landscape(VALLEY, None), taps=(1.0,)),
+    ):
+        with pytest.raises(ValueError, match="taps must sum to zero, else flat directions diffuse"):
+            call()
     flat = Landscape(lambda z: z * [1, 0], lambda z: np.diag([1.0, 0.0]), lambda z, M: 0 * z)
     with pytest.raises(ValueError, match="the trace does not change along the minima"):
         ratio_by_direction([0.0, 0.0], 0.1, flat)

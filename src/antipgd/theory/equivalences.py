@@ -32,7 +32,8 @@ def clock(
     """τ = ησ²n/(1−β) for SGD with momentum β; ησn for Adam.
 
     Runs of one problem with equal τ are equally far along their valley. Condition: η‖∇²L‖ and
-    σ small enough for def:L_tilde; for Adam, noise must dominate its second moments and η ≪ σ.
+    σ small enough for def:L_tilde; for Adam, noise must dominate its second moments and η ≪ σ. At
+    learning rates with η‖∇²L‖ not ≪ 1 use `finite_rate.clock`, of which this is the limit.
 
     >>> round(clock(0.1, 0.05, 20_000), 9)
     5.0

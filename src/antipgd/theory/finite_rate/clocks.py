@@ -26,7 +26,7 @@ def mean_ratio(curvatures: ArrayLike, lr: float, **options: Unpack[Options]) -> 
     >>> round(mean_ratio([1.0, 0.1, 0.0], 0.5), 6)
     1.305361
     """
-    h, kind = np.atleast_1d(finite("curvatures", curvatures)), Dynamics(**options)
+    h, kind = np.atleast_1d(finite("curvatures", curvatures)), Dynamics(**options).at_rest()
     eta, total = number("lr", lr, 0, above=True), math.fsum(h)
     if not total > 0:
         raise ValueError(f"curvatures must have a sum > 0; got {total:.4g}")
@@ -46,7 +46,7 @@ def ratio_by_direction(
 
     P projects on the eigenvectors of eigenvalues up to `kernel` times the largest.
     """
-    of_trace, of_law = directions(z, lr, landscape, kernel, Dynamics(**options))
+    of_trace, of_law = directions(z, lr, landscape, kernel, Dynamics(**options).at_rest())
     square = float(of_trace @ of_trace)
     if square == 0:
         raise ValueError("the trace does not change along the minima here: there is no direction")
@@ -86,7 +86,7 @@ def clock(
     >>> clock(0.1, 0.05, 100, ratio=3.5, momentum=0.9).doubts
     ('φ̄ = 3.5 is above 3', '100 steps are fewer than 20/(1−β) = 200')
     """
-    kind = Dynamics(**options)
+    kind = Dynamics(**options).at_rest()
     eta, s, n = number("lr", lr, 0, above=True), number("sigma", sigma, 0), whole("steps", steps, 0)
     if (curvatures is None) == (ratio is None):
         raise ValueError(f"give curvatures or ratio; got {curvatures!r} and {ratio!r}")

@@ -22,6 +22,11 @@ KERNEL = 1e-6  # of the largest eigenvalue
 _NEWTON = 12  # steps back to the minima
 _NEAR = 1e-5  # of max |z|: a Newton step so short leaves its square
 _FAR = 1e100
+_SHORTEST = 1e-9  # of the whole time: a step so short that leaves the law has left it for good
+
+
+class _AstrayError(ValueError):
+    """A point at which the law does not hold; on the way there a shorter step may avoid it."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,10 @@ class _Spectrum(NamedTuple):
         return basis @ (basis.T @ vector)
 
     def newton(self, gradient: Array) -> Array:
-        basis = self.vectors[:, self.free :]
-        return basis @ ((basis.T @ gradient) / self.values[self.free :])
+        basis, walls = self.vectors[:, self.free :], self.values[self.free :]
+        if not walls.min(initial=math.inf) > 0:
+            raise _AstrayError(f"no minimum is near: across it the curvature is {walls[0]:.3g}")
+        return basis @ ((basis.T @ gradient) / walls)
 
     def applied(self, weights: Array) -> Array:
         """Σ weights · vvᵀ over the eigenvectors v."""
@@ -90,7 +97,7 @@ def _pull(kind: Dynamics, lr: float, landscape: Landscape, z: Array, spectrum: _
     """P∇ΣR/(σ²/2); h ≤ 0 has the ratio φ(0), which is to count as it is."""
     ratios = kind.ratio(np.maximum(lr * spectrum.values, 0.0))
     if not np.isfinite(ratios).all():
-        raise ValueError(_unstable(kind, lr, spectrum))
+        raise _AstrayError(_unstable(kind, lr, spectrum))
     return spectrum.tangent(landscape.contracted(z, spectrum.applied(ratios)))
 
 
@@ -105,8 +112,6 @@ def directions(
 
 
 def _unstable(kind: Dynamics, lr: float, spectrum: _Spectrum) -> str:
-    if not math.isfinite(kind.flat):
-        return f"taps must sum to zero, else flat directions diffuse; got {kind.taps}"
     return (
         f"nothing is stationary here: lr·h = {lr * spectrum.values[-1]:.4g}, and the step is "
         f"unstable from {kind.limit:.4g} on; take a smaller lr than {lr:g}"
@@ -137,7 +142,7 @@ class _Law:
                 return z
             if not length < _FAR:
                 break
-        raise ValueError(
+        raise _AstrayError(
             f"no minimum is near: Newton's steps to it do not end, the last one was as long as "
             f"{length:.3g}; start at a minimum, or take kernel (now {self.kernel:g}) "
             f"between the flat and the other eigenvalues"
@@ -182,7 +187,7 @@ def flow(
            [0.36, 0.  ]])
     """
     eta, s = number("lr", lr, 0, above=True), number("sigma", sigma, 0)
-    point, kind = _checked(z, landscape, kernel), Dynamics(**options)
+    point, kind = _checked(z, landscape, kernel), Dynamics(**options).at_rest()
     number("tolerance", tolerance, 0, 1, above=True)
     whole("steps", steps, 1)
     wanted = np.asarray(times, np.float64)
@@ -204,7 +209,13 @@ def _integrated(law: _Law, z: Array, times: Array, tolerance: float, steps: int)
             if steps < 0:
                 raise ValueError(f"the steps were used up at t = {t:.4g} of {times[-1]:.4g}")
             taken = min(dt, end - t)
-            there, ahead, error = _stepped(law, z, slope, taken)
+            try:
+                there, ahead, error = _stepped(law, z, slope, taken)
+            except _AstrayError:
+                if taken <= _SHORTEST * times[-1]:
+                    raise
+                dt = taken / 5
+                continue
             share = float(np.linalg.norm(error)) / (tolerance * _length(z))
             if share <= 1:
                 z, slope, t = there, ahead, end if taken == end - t else t + taken

@@ -138,6 +138,15 @@ class Dynamics:
                     f"{self.noise} noise has no {name}; got {name}={getattr(self, name)!r}"
                 )
 
+    def at_rest(self) -> "Dynamics":
+        """Itself, refused if flat directions diffuse: then there is no regulariser and no law."""
+        if self.remains:
+            raise ValueError(
+                f"taps must sum to zero, else flat directions diffuse by {self.remains**2:g} σ² a "
+                f"draw and nothing is regularised; got {self.taps}"
+            )
+        return self
+
     @property
     def limit(self) -> float:
         """The x from which on the step is unstable."""

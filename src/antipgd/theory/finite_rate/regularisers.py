@@ -67,13 +67,8 @@ def regulariser(
     >>> regulariser([-1.0, 0.0, 1.0, 18.0, 20.0], 0.1, 0.05).round(6).tolist()
     [-0.00125, 0.0, 0.001282, 0.057565, inf]
     """
-    kind = Dynamics(momentum, nesterov, taps, hold, antithetic, draws, noise)
+    kind = Dynamics(momentum, nesterov, taps, hold, antithetic, draws, noise).at_rest()
     eta, s = number("lr", lr, 0, above=True), number("sigma", sigma, 0)
-    if kind.remains:
-        raise ValueError(
-            f"taps must sum to zero, else flat directions diffuse by {kind.remains**2:g} σ² a draw "
-            f"and there is no regulariser; got {kind.taps}"
-        )
     curvatures = np.atleast_1d(finite("h", h))
     found = s**2 / 2 * kind.flat * curvatures
     x = eta * curvatures
