@@ -71,6 +71,7 @@ def test_where_the_law_does_not_apply_the_miss_is_infinite(results):
     pair = pairs(results, FAST)[0]
     fast = replace(pair.noisy.run, lr=100.0)
     lost = pair._replace(noisy=replace(pair.noisy, run=fast))
+    assert course(fast, pair.start) is None
     assert (miss(lost, "trace", "flow") == np.inf).all()
 
 

@@ -100,14 +100,17 @@ def _clock(run: Run, times: Array, ratios: Sequence[float]) -> Array:
 
 
 @lru_cache(maxsize=4096)
-def course(run: Run, start: tuple[float, ...]) -> dict[str, Array]:
+def course(run: Run, start: tuple[float, ...]) -> dict[str, Array] | None:
     """Where the run should be at its measured steps from `start` on, by each of `CLOCKS`; by the
     clocks with φ̄, which is taken along the flow of R, at the last step only.
 
-    Raises ValueError where the law does not apply.
+    None where the law refuses: no minimum is near, or a curvature is past the limit of stability.
     """
     with threadpool_limits(1, "blas"):  # of matrices so small
-        return _course(run, np.array(start))
+        try:
+            return _course(run, np.array(start))
+        except (ValueError, np.linalg.LinAlgError):
+            return None
 
 
 def _course(run: Run, start: Array) -> dict[str, Array]:
@@ -161,12 +164,11 @@ def miss(pair: Pair, measure: str, clock: str) -> Values:
     steps, values = pair.noisy.column(measure, "z")
     there = [n for n in run.measure if n >= run.start]
     found = dict(zip(steps.tolist(), values.tolist(), strict=True))
-    try:
-        points = course(run, pair.start)[clock]
-    except (ValueError, np.linalg.LinAlgError):
+    points = course(run, pair.start)
+    if points is None:
         return np.full(len(there), np.inf)
     problem = run.make_problem()
-    predicted = getattr(problem, measure)(points, run.make_data(problem))
+    predicted = getattr(problem, measure)(points[clock], run.make_data(problem))
     measured = np.array([found.get(n, np.inf) for n in there[-len(predicted) :]])
     return log_ratio(measured, predicted)
 
