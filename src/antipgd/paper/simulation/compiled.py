@@ -36,31 +36,19 @@ def _add_up(code, examples, r, w, watched, norms, sums):
 
 
 @jit
-def _inject(draw, depth, key, pairs, law, masks, taps, sigmas, row, fresh, rooms, draws, factors,
-            current, eps):  # fmt: skip
-    """ε with draw number `draw` as its newest, whose σ is in a row of `sigmas`.
-
-    `draws` keeps ξ_k in row k mod depth, in all lanes; `factors` taps × σ, spread anew only where
-    they are no longer `current`.
-    """
-    lanes.draw_signed(key, draw, pairs, law, masks, rooms, draws[draw % depth])
-    for lag in range(depth):
-        changed = fresh
-        for lane in range(LANES):
-            value = taps[lag, lane] * sigmas[row - lag, lane]
-            changed = changed or value != current[lag, lane]
-            current[lag, lane] = value
-        if changed:
-            lanes.spread_coefficients(masks.shape[1], current[lag], factors[lag])
-        if lag == 0:
-            lanes.set_product(eps.shape[0], factors[lag], draws[draw % depth], eps)
-        else:
-            lanes.add_product(eps.shape[0], factors[lag], draws[(draw - lag) % depth], eps)
+def _renew(lag, row, taps, sigmas, current):
+    """Taps × σ of a lag into `current`; whether they are others than before."""
+    changed = False
+    for lane in range(LANES):
+        value = taps[lag, lane] * sigmas[row - lag, lane]
+        changed = changed or value != current[lag, lane]
+        current[lag, lane] = value
+    return changed
 
 
 @jit
 def _advance(
-    code, matrix, vector, batch, law, keys, masks, taps, labelled, first, last, sigmas,
+    code, matrix, vector, batch, law, keys, mask, taps, labelled, first, last, sigmas,
     watching, low, high, weights, alive, eta, frozen, diverged_at, left_at,
     hold, pairs, kind, beta, nesterov, memory, powers, averaged_from, sums,
 ):  # fmt: skip
@@ -72,26 +60,27 @@ def _advance(
     indices = np.empty(batch, np.int64)
     room = max(used, vector.shape[0]) * LANES  # the last look takes all examples
     shift, r = np.zeros(room), np.empty(room)
-    label_draws, everywhere = np.empty(used * LANES), np.ones((1, used))
-    squares, g, eps, none = np.empty(size), np.zeros(size), np.zeros(size), np.zeros(size)
+    label_draws, everywhere, negative = np.empty(used * LANES), np.ones(used), -mask
+    squares, g, eps = np.empty(size), np.zeros(size), np.zeros(size)
     w, new = weights.copy(), np.empty(size)
     watched, norms, moving_labels = np.zeros(LANES), np.zeros(LANES), lanes.any_of(labelled)
-    draws, factors, current = (
-        np.zeros((depth, size)), np.zeros((depth, size)), np.zeros((depth, LANES)),
-    )  # fmt: skip
-    rooms = noise.workspace(np.empty(0, np.float32))
+    draws = np.zeros((depth, size))  # ξ_k in row k mod depth, in all lanes
+    factors, current = np.zeros((depth, size)), np.zeros((depth, LANES))  # taps × σ
+    words, signs, _older, xi, _eps = noise.workspace(np.empty(0, np.float32))
     for k in range(max(newest + 2 - depth, 1), newest + 1):
-        lanes.draw_signed(keys[0], k, pairs, law, masks, rooms, draws[k % depth])
+        lanes.draw_signed(keys[0], k, pairs, law, mask, negative, words, signs, xi,
+                          draws[k % depth])  # fmt: skip
     for n in range(first, last):
         if not lanes.any_of(alive):
             break
-        draw = n // hold + 1  # which step n + 1 has
-        row, brought = draw - newest + max(depth, 1) - 2, depth > 0 and n % hold == 0
+        draw = n + 1 if hold == 1 else n // hold + 1  # which step n + 1 has
+        row = draw - newest + max(depth, 1) - 2
+        brought = depth > 0 and (hold == 1 or n % hold == 0)
         if moving_labels:
-            lanes.draw_signed(keys[2], n + 1, False, law, everywhere, rooms, label_draws)
+            lanes.draw_into(keys[2], n + 1, law, everywhere, words, signs, xi, label_draws)
             lanes.shift_labels(used, labelled, sigmas[row], label_draws, shift)
         if batch > 0:
-            noise.draw_indices(keys[1], n + 1, vector.shape[0], rooms[0], indices)
+            noise.draw_indices(keys[1], n + 1, vector.shape[0], words, indices)
             lanes.choose(indices, matrix, vector, chosen, labels)
             problems.gradient(code, chosen, labels, shift, w, squares, r, watched, g)
         else:
@@ -100,11 +89,21 @@ def _advance(
             lanes.look(n, low, high, watched, w, alive, eta, taps, frozen, left_at)
         if n >= averaged_from:
             _add_up(code, vector.shape[0], r, w, watched, norms, sums)
-        lanes.direct(kind, beta, nesterov, memory, powers, g)
+        if kind > 0:
+            lanes.direct(kind, beta, nesterov, memory, powers, g)
         if brought:
-            _inject(draw, depth, keys[0], pairs, law, masks, taps, sigmas, row, draw == newest + 1,
-                    rooms, draws, factors, current, eps)  # fmt: skip
-        if lanes.move(size, w, eta, g, eps if brought else none, new) > 0:
+            lanes.draw_signed(keys[0], draw, pairs, law, mask, negative, words, signs, xi,
+                              draws[draw % depth])  # fmt: skip
+            for lag in range(depth):
+                if _renew(lag, row, taps, sigmas, current) or draw == newest + 1:
+                    lanes.spread_coefficients(mask.shape[0], current[lag], factors[lag])
+                if lag == 0:
+                    lanes.set_product(size, factors[lag], draws[draw % depth], eps)
+                else:
+                    lanes.add_product(size, factors[lag], draws[(draw - lag) % depth], eps)
+        elif hold > 1:
+            eps[:] = 0
+        if lanes.move(size, w, eta, g, eps, new) > 0:
             lanes.lose(n + 1, new, w, alive, eta, taps, frozen, diverged_at)
             lanes.forget(alive, memory)
         w, new = new, w
@@ -198,8 +197,7 @@ class CompiledStepper:
         low, high = run.leave or (0.0, 0.0)
         _advance(
             *self._data, run.batch or 0, law_arguments(block.law),
-            np.array(block.keys, np.uint64), np.stack([block.mask, -block.mask]), self._taps,
-            block.labelled, first, last,
+            np.array(block.keys, np.uint64), block.mask, self._taps, block.labelled, first, last,
             block.sigmas(run.draws_by(first) + 2 - max(depth, 1), run.draws_by(last) + 1),
             run.leave is not None, low, high,
             self._w, self._alive, self._eta, self._frozen, self.diverged_at, self.left_at,

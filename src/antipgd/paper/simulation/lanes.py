@@ -143,18 +143,23 @@ def squared_norms(g, norms):
 
 
 @jit
-def draw_signed(key, draw, pairs, law, masks, rooms, out):
-    """ξ_draw into all lanes of `out`; in pairs, ξ_{2k} is −ξ_{2k−1}, ± the k-th of the stream.
-
-    `masks` are what draws are multiplied by, and the same negated; `rooms` a workspace of draws.
-    """
-    words, signs, _, xi, _ = rooms
-    negated = pairs and draw % 2 == 0
-    number, mask = (draw + 1) // 2 if pairs else draw, masks[1 if negated else 0]
+def draw_into(key, number, law, mask, words, signs, xi, out):
+    """Draw `number` of a stream into all lanes of `out`, times the mask."""
     for start in range(0, mask.shape[0], noise.CHUNK):
         n = min(noise.CHUNK, mask.shape[0] - start)
         noise.draw_chunk(key, number, start, n, law, words, signs, xi)
         _spread(n, xi, mask, start, out)
+
+
+@jit
+def draw_signed(key, draw, pairs, law, mask, negative, words, signs, xi, out):
+    """ξ_draw; in pairs, ξ_{2k} is −ξ_{2k−1}, ± the k-th of the stream: `negative` is −mask."""
+    if not pairs:
+        draw_into(key, draw, law, mask, words, signs, xi, out)
+    elif draw % 2 == 0:
+        draw_into(key, draw // 2, law, negative, words, signs, xi, out)
+    else:
+        draw_into(key, (draw + 1) // 2, law, mask, words, signs, xi, out)
 
 
 @jit
