@@ -116,7 +116,7 @@ _SWEEP_OPTIONS: dict[str, dict[str, Any]] = {
     "momentum": _MANY
     | {
         "metavar": "[M=]BETA,...",
-        "help": "momentum of optimizer sgd, at least 0 and less than 1, all or of method M (default: 0)",
+        "help": "momentum of optimizer sgd, 0 to less than 1, all or of method M (default: 0)",
     },
     "nesterov": {"action": "store_true", "help": "Nesterov's momentum"},
     "hold": _MANY
