@@ -114,20 +114,12 @@ def _check_use(name: str, given: Mapping[str, tuple], methods: Sequence[str], *t
         raise ValueError(f"{name} is for {', '.join(takers)}{by_name}; none is in {methods}")
 
 
-def _check_noise(methods: Sequence[str], **given: bool) -> None:
-    """Refuse settings of the noise where no method has any."""
+def _check_noise(methods: Sequence[str], where: str = "", **given: bool) -> None:
+    """Refuse settings of the noise where no method has any, or none on the weights."""
+    has = [SIMULATED[one].taps if where else _draws(one) for one in methods]
     for name, there in given.items():
-        if there and not any(map(_draws, methods)):
-            raise ValueError(f"{name} is for methods with noise; none is in {methods}")
-
-
-def _check_weights(methods: Sequence[str], **given: bool) -> None:
-    """Refuse settings of the noise on the weights where no method has any."""
-    for name, there in given.items():
-        if there and not any(SIMULATED[method].taps for method in methods):
-            raise ValueError(
-                f"{name} is for methods with noise on the weights; none is in {methods}"
-            )
+        if there and not any(has):
+            raise ValueError(f"{name} is for methods with noise{where}; none is in {methods}")
 
 
 def _check_start(runs: Iterable[Run]) -> None:
@@ -195,7 +187,7 @@ def plan_sweep(
     _check_use("batch", batches, methods, *(one for one in SIMULATED if SIMULATED[one].batches))
     _check_noise(methods, law=laws != ["gaussian"], schedule=schedule is not None,
                  start=start != 0, stop=stop is not None)  # fmt: skip
-    _check_weights(methods, hold=holds != {EVERY: (1,)}, antithetic=antithetic)
+    _check_noise(methods, " on the weights", hold=holds != {EVERY: (1,)}, antithetic=antithetic)
     if start >= steps:
         raise ValueError(f"start must be less than steps={steps}, else no noise acts; got {start}")
     chosen = _seeds(seeds)
