@@ -65,6 +65,20 @@ def stationary_law():
         )
 
 
+def measured_u2():
+    """y = u + θξ walks by δξ′ a step, so u′ = y + ξ′ with ξ′ fresh: E‖u‖² = E‖y‖² + dσ²."""
+    y, xi = sp.symbols("y xi", real=True)
+    after = sp.expand((y + delta * xi - theta * xi) ** 2)  # u′ = y′ − θξ′, one coordinate of d
+    mean = after.coeff(xi, 0) + after.coeff(xi, 2) * sigma**2
+    same(mean, y**2 + sigma**2)
+    agrees(
+        2 * (d - 1) * delta**2 / ((d + 2) * delta**2 - 4 * theta) / eta + d * (mean - y**2),
+        lambda d, theta, eta, sigma: valley.stationary_law(d, theta).u2(eta, sigma),
+        {"eta": 0.5, **HERE},
+        {"d": 2, "theta": 0.25, "eta": 0.125, "sigma": 0.5},
+    )
+
+
 def density_of_the_stationary_law():
     """`pdf` and `cdf` are those of Beta(a, b)."""
     law = valley.stationary_law(5, -0.5)

@@ -42,24 +42,53 @@ CURVATURES = 2.0 ** -(np.arange(SIZE) % 4)
 
 @dataclass(frozen=True)
 class Case:
-    """One noise: its law, its colour, how σ changes, and the type of the weights."""
+    """One noise: its law, its colour, how σ changes, and the type of the weights.
+
+    Held and antithetic draws are for taps (1, −1), where a draw that stays is one that leaves and
+    comes again with the σ that it had: so the reference need not know of them.
+    """
 
     law: str
     taps: tuple[float, ...]
     schedule: str
     dtype: str
+    hold: int = 1
+    antithetic: bool = False
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    def _came(self, step):
+        """The step with which the draw came that is there at a step."""
+        return (step - 1) // self.hold * self.hold + 1
 
     def sigma(self, step):
-        return SIGMA * SCHEDULES[self.schedule](step)
+        return SIGMA * SCHEDULES[self.schedule](self._came(step))
 
     def draw(self, step):
-        return draws(SEED, "w", step, 0, SIZE, self.law)
+        number, sign = (self._came(step) - 1) // self.hold + 1, 1
+        if self.antithetic:
+            number, sign = (number + 1) // 2, 1 if number % 2 else -1
+        return sign * draws(SEED, "w", number, 0, SIZE, self.law)
 
-    def expected(self, base, start) -> Weights:
+    def _descent(self, gradient):
+        """The base step: v ← βv + g, w ← w − ηv, or w − η(g + βv)."""
+        v = 0.0
+
+        def base(w):
+            nonlocal v
+            beta, g = w.dtype.type(self.momentum), gradient(w)
+            v = beta * v + g
+            return w - w.dtype.type(ETA) * (g + beta * v if self.nesterov else v)
+
+        return base
+
+    def expected(self, gradient, start) -> Weights:
         """The trajectory of the reference."""
+        assert self.taps == ANTI or (self.hold, self.antithetic) == (1, False)
         path = reference.perturbed(
-            base, start.astype(self.dtype), STEPS, draw=self.draw, sigma=self.sigma, taps=self.taps
-        )
+            self._descent(gradient), start.astype(self.dtype), STEPS, draw=self.draw,
+            sigma=self.sigma, taps=self.taps,
+        )  # fmt: skip
         return {n: w for n, w in enumerate(path) if n in LOOKS}
 
 
@@ -73,15 +102,15 @@ BOWL = np.linspace(-1, 1, SIZE)
 VALLEY = np.append(np.full(SIZE - 1, np.sqrt(1.0 / (SIZE - 1))), 0.5)
 
 
-def bowl_step(w):
-    return w - w.dtype.type(ETA) * (CURVATURES.astype(w.dtype) * w)
+def bowl_gradient(w):
+    return CURVATURES.astype(w.dtype) * w
 
 
-def valley_step(w):
+def valley_gradient(w):
     u, v, norm2 = w[:-1], w[-1], 0.0
     for one in u:
         norm2 += one * one
-    return w - ETA * np.append(v * v * u, v * norm2)
+    return np.append(v * v * u, v * norm2)
 
 
 @dataclass(frozen=True)
@@ -106,7 +135,7 @@ def cpu_kernels(case: Case) -> Weights:
     targets = Targets([w], [stream_key(SEED, "w")])
     for n in range(1, STEPS + 1):
         sigmas = [case.sigma(k) if k >= 1 else 0.0 for k in range(n, n - len(case.taps), -1)]
-        w[:] = bowl_step(w)
+        w[:] = w - w.dtype.type(ETA) * bowl_gradient(w)
         targets.inject(n, [injection_coefficients(case.taps, sigmas)], case.law)
         seen[n] = w.copy()
     return seen
@@ -115,9 +144,10 @@ def cpu_kernels(case: Case) -> Weights:
 def torch_attached(case: Case) -> Weights:
     w = torch.nn.Parameter(torch.tensor(BOWL.astype(case.dtype)))
     h = torch.tensor(CURVATURES.astype(case.dtype))
-    optimizer, seen = torch.optim.SGD([("w", w)], lr=ETA), {}
+    optimizer, seen = torch.optim.SGD([("w", w)], lr=ETA, momentum=case.momentum,
+                                      nesterov=case.nesterov), {}  # fmt: skip
     antipgd.torch.attach(optimizer, sigma=SIGMA, seed=SEED, law=case.law, taps=case.taps,
-                         schedule=SCHEDULES[case.schedule])  # fmt: skip
+                         schedule=SCHEDULES[case.schedule], hold=case.hold)  # fmt: skip
     for n in range(1, STEPS + 1):
         w.grad = h * w.detach()
         optimizer.step()
@@ -137,8 +167,8 @@ def optax_chain(case: Case) -> Weights:
     from antipgd.optax import anti_pgd
 
     with jax.enable_x64(case.dtype == "float64"):
-        tx = anti_pgd(ETA, SIGMA, seed=SEED, law=case.law, taps=case.taps,
-                      schedule=SCHEDULES[case.schedule])  # fmt: skip
+        tx = anti_pgd(ETA, SIGMA, seed=SEED, law=case.law, taps=case.taps, hold=case.hold,
+                      antithetic=case.antithetic, schedule=SCHEDULES[case.schedule])  # fmt: skip
         params, h = {"w": jax.numpy.asarray(BOWL.astype(case.dtype))}, CURVATURES.astype(case.dtype)
         state, seen = tx.init(params), {}
         for n in range(1, STEPS + 1):
@@ -155,8 +185,8 @@ def optax_forward(case: Case) -> Weights:
     from antipgd.optax import perturb, perturbed
 
     with jax.enable_x64(case.dtype == "float64"):
-        noise = perturb(SIGMA, seed=SEED, law=case.law, taps=case.taps,
-                        schedule=SCHEDULES[case.schedule])  # fmt: skip
+        noise = perturb(SIGMA, seed=SEED, law=case.law, taps=case.taps, hold=case.hold,
+                        antithetic=case.antithetic, schedule=SCHEDULES[case.schedule])  # fmt: skip
         tx = optax.chain(optax.sgd(ETA), noise)
         params, h = {"w": jax.numpy.asarray(BOWL.astype(case.dtype))}, CURVATURES.astype(case.dtype)
         state, seen = tx.init(params), {}
@@ -171,7 +201,9 @@ def optax_forward(case: Case) -> Weights:
 def _simulated(case: Case, problem: str, settings: dict) -> Weights:
     runs = [
         make_run(problem, settings, "noise", lr=ETA, sigma=SIGMA, seed=SEED, steps=n, law=case.law,
-                 taps=case.taps, measure=(n,), relax=False, **WRITTEN[case.schedule])
+                 taps=case.taps, measure=(n,), relax=False, hold=case.hold,
+                 antithetic=case.antithetic, momentum=case.momentum, nesterov=case.nesterov,
+                 **WRITTEN[case.schedule])
         for n in LOOKS
     ]  # fmt: skip
     return {record.run.steps: np.array(record.weights["w"]) for record in run_local(runs, 1)}
@@ -186,22 +218,37 @@ def simulator_compiled(case: Case) -> Weights:
 
 
 class Member(NamedTuple):
-    """What steps, from where, in which types and colours, and how many ulp off its draws may be."""
+    """What steps, from where, in which types and colours, how many ulp off its draws may be, and
+    what else it knows of `OPTIONS`."""
 
     walk: Callable[[Case], Weights]
-    base: Callable[[np.ndarray], np.ndarray] = bowl_step
+    gradient: Callable[[np.ndarray], np.ndarray] = bowl_gradient
     start: np.ndarray = BOWL
     dtypes: tuple[str, ...] = ("float32", "float64")
     draws_ulp: int = 0
     taps: tuple[Taps, ...] = TAPS
+    options: tuple[str, ...] = ()
 
 
+OPTIONS = {
+    "hold": {"hold": 3},
+    "antithetic": {"antithetic": True},
+    "both": {"hold": 2, "antithetic": True},
+    "momentum": {"momentum": 0.5},
+    "nesterov": {"momentum": 0.5, "nesterov": True, "hold": 2},
+}
+DRAWN = ("hold", "antithetic", "both")
 MEMBERS = {
     "CPU kernels": Member(cpu_kernels),
-    "torch": Member(torch_attached),
-    "torch without numba": Member(torch_plain),
-    "Optax": Member(optax_chain, draws_ulp=4),
-    "Optax, forward": Member(optax_forward, draws_ulp=4, taps=tuple(filter(telescopes, TAPS))),
-    "simulator in NumPy": Member(simulator_numpy, dtypes=("float64",)),
-    "simulator compiled": Member(simulator_compiled, valley_step, VALLEY, ("float64",)),
+    "torch": Member(torch_attached, options=("hold", "momentum", "nesterov")),
+    "torch without numba": Member(torch_plain, options=("hold",)),
+    "Optax": Member(optax_chain, draws_ulp=4, options=DRAWN),
+    "Optax, forward": Member(
+        optax_forward, draws_ulp=4, taps=tuple(filter(telescopes, TAPS)), options=DRAWN
+    ),
+    "simulator in NumPy": Member(simulator_numpy, dtypes=("float64",), options=tuple(OPTIONS)),
+    "simulator compiled": Member(
+        simulator_compiled, valley_gradient, VALLEY, ("float64",), options=tuple(OPTIONS)
+    ),
 }
+KNOWN = [(name, option) for name, member in MEMBERS.items() for option in member.options]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformance import LOOKS, MEMBERS, STEPS, Case, cases
+from conformance import ANTI, KNOWN, LOOKS, MEMBERS, OPTIONS, STEPS, Case, cases
 from stream_backends import LAWS
 
 
@@ -20,7 +20,7 @@ def allowed(member, case, path):
 
 def distance(member, case):
     """The largest distance of weights over all looks, and what is allowed."""
-    expected, found = case.expected(member.base, member.start), member.walk(case)
+    expected, found = case.expected(member.gradient, member.start), member.walk(case)
     for n in LOOKS:
         assert found[n].dtype == expected[n].dtype
     apart = max(np.abs(found[n] - expected[n]).max() for n in LOOKS)
@@ -36,6 +36,17 @@ def test_trajectories_are_those_of_the_reference(name, law):
         assert apart <= most, case
 
 
+@pytest.mark.parametrize(("name", "option"), KNOWN)
+def test_held_and_antithetic_draws_and_momentum_are_those_of_the_reference(name, option):
+    member = MEMBERS[name]
+    for dtype, schedule in ((dtype, s) for dtype in member.dtypes for s in ("constant", "window")):
+        case = Case("gaussian", ANTI, schedule, dtype, **OPTIONS[option])
+        apart, most = distance(member, case)
+        assert apart <= most, case
+        plain = Case("gaussian", ANTI, schedule, dtype).expected(member.gradient, member.start)
+        assert max(np.abs(member.walk(case)[n] - plain[n]).max() for n in LOOKS) > 10 * most + 1e-3
+
+
 @pytest.mark.parametrize("name", MEMBERS)
 def test_another_noise_is_told_apart(name):
     """A colour, schedule or law that a member would not hear shows up far above what is allowed."""
@@ -48,6 +59,6 @@ def test_another_noise_is_told_apart(name):
     )
     found = member.walk(case)
     for other in others:
-        expected = other.expected(member.base, member.start)
+        expected = other.expected(member.gradient, member.start)
         apart = max(np.abs(found[n] - expected[n]).max() for n in LOOKS)
         assert apart > 10 * allowed(member, other, expected), other

@@ -110,6 +110,22 @@ def test_long_run_of_anti_pgd():
     assert trace.mean() != pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.parametrize(("d", "theta", "sigma"), [(10, -0.9, 0.04), (4, -0.85, 0.06)])
+def test_what_is_measured_of_the_stationary_law(d, theta, sigma):
+    """E‖u‖² over time and paths is `u2`; neither `mean`/η nor one with twice the last draw."""
+    lr, law = 0.5, stationary_law(d, theta)
+    run, total = Paths(d, theta, lr, sigma, 2000), 0.0
+    run.u *= math.sqrt(law.u2(lr, sigma))
+    for n in range(4000):
+        run.step()
+        total = total + run.u2 if n >= 1000 else 0.0
+    measured = total / 3000
+    error = measured.std() / math.sqrt(len(measured))
+    assert abs(measured.mean() - law.u2(lr, sigma)) < 3.5 * error + 0.01 * law.u2(lr, sigma)
+    assert abs(measured.mean() - law.mean / lr) > 0.08 * measured.mean() > 5 * error
+    assert abs(measured.mean() - law.mean / lr - 2 * d * sigma**2) > 0.08 * measured.mean()
+
+
 @pytest.mark.parametrize("theta", [0.0, -0.5, -1.0])
 @pytest.mark.parametrize("x", [0.3, 1.2])
 def test_the_drift(theta, x):

@@ -57,6 +57,13 @@ def _taps(text: str) -> tuple[float, ...]:
         raise UsageError(f"--taps takes numbers such as --taps=1,-0.9; got {text!r}") from None
 
 
+def _wholes(option: str, texts: Sequence[str]) -> list[int]:
+    try:
+        return [whole(word) for word in words(texts)]
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--{option}: {error}") from None
+
+
 def _seeds(text: str) -> int | list[int]:
     """A count, "10", or seeds themselves, "3,4" or "0-4" with both ends."""
     if re.fullmatch(r"-?\d+", text):
@@ -101,6 +108,23 @@ _SWEEP_OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "LAW,...",
         "help": f"{accepted_laws()} (default: gaussian)",
     },
+    "optimizer": {
+        "default": "sgd",
+        "metavar": "O",
+        "help": "sgd or adam, as torch has them, adam with betas 0.9 and 0.999 (default: sgd)",
+    },
+    "momentum": _MANY
+    | {
+        "metavar": "[M=]BETA,...",
+        "help": "momentum of optimizer sgd, 0 to less than 1, all or of method M (default: 0)",
+    },
+    "nesterov": {"action": "store_true", "help": "Nesterov's momentum"},
+    "hold": _MANY
+    | {"metavar": "K,...", "help": "steps that a draw on the weights stays (default: 1)"},
+    "antithetic": {
+        "action": "store_true",
+        "help": "draws on the weights come in pairs, the second the first negated",
+    },
     "schedule": {
         "help": "factor of sigma over the steps: linear:BEGIN:END[:INITIAL:FINAL] (from 1 to 0 "
         "unless given), cosine:BEGIN:END[:INITIAL:FINAL], or steps:STEP:STEP:...[:gamma=0.1]",
@@ -126,6 +150,12 @@ _SWEEP_OPTIONS: dict[str, dict[str, Any]] = {
         "type": whole,
         "default": 40,
         "help": "about how many steps are measured, evenly in the logarithm (default: 40)",
+    },
+    "average": {
+        "type": whole,
+        "metavar": "K",
+        "help": "also measure means over the last K steps, at w before each of them: training "
+        "loss, norm, and the quantity that the problem watches",
     },
     "no-relax": {
         "action": "store_true",
@@ -182,6 +212,12 @@ def _plan(options: argparse.Namespace) -> list:
         seeds=_seeds(options.seeds),
         points=options.points,
         relax=not options.no_relax,
+        optimizer=options.optimizer,
+        momentum=_numbers(float, "momentum")(options.momentum or ["0"]),
+        nesterov=options.nesterov,
+        hold=_wholes("hold", options.hold or ["1"]),
+        antithetic=options.antithetic,
+        average=options.average,
     )
     try:
         return plan_sweep(options.problem, **wanted)
@@ -265,6 +301,9 @@ def _show_results(out: Path, swept: Any) -> list[Path]:
     if len(swept.table):
         print(summary_text(summary(swept.table)))
         print("\nat the last step: arithmetic means, Student's 95 % intervals over seeds")
+        average = swept.records[0].run.average
+        if average is not None:
+            print(f"average: at w, over the last {average:,} steps")
         if any(record.left_at for record in swept.records):
             print("left at: step of the exit, over the runs that left")
         for note in relaxation_notes(swept.records):

@@ -105,7 +105,7 @@ def drift(x: ArrayLike, d: int, sigma: float, theta: float = 0.0) -> Array:
 
 @dataclass(frozen=True)
 class StationaryLaw:
-    """x/2 = η‖u‖²/2 ~ Beta(a, b). `mean` is that of x."""
+    """x/2 = η‖u‖²/2 ~ Beta(a, b), for σ → 0. `mean` is that of x; `u2` is what one measures."""
 
     a: float
     b: float
@@ -114,6 +114,20 @@ class StationaryLaw:
     def mean(self) -> float:
         """E x = 2a/(a+b)."""
         return 2 * self.a / (self.a + self.b)
+
+    def u2(self, lr: float, sigma: float) -> float:
+        """E‖u‖² as it is measured at w, after a step: E x/η + dσ².
+
+        The diffusion is that of u without its newest draw, which every measurement finds there: at
+        finite σ it adds dσ², as to the `watched average` of a sweep of `widening_valley`.
+
+        >>> law = stationary_law(10, theta=-0.9)
+        >>> round(law.mean / 0.5, 4), round(law.u2(0.5, 0.04), 4)
+        (0.0968, 0.1128)
+        """
+        require(lr > 0, "lr > 0", lr=lr)
+        _check_sigma(sigma)
+        return self.mean / lr + (2 * self.a + 1) * sigma**2
 
     def pdf(self, half_x: ArrayLike) -> Array:
         """The density of x/2."""
@@ -143,9 +157,10 @@ def stationary_law(d: int, theta: float = 0.0) -> StationaryLaw:
     """x/2 ~ Beta((d−1)/2, 3/2 − 2θ/δ²), with mean x = 2(d−1)δ²/((d+2)δ² − 4θ).
 
     It does not depend on σ or η: the remark "phase transition" of the paper. Metastable: at finite
-    σ² an excursion past x = 2 blows up. Condition: d ≥ 2 (d = 1 falls to x = 0), θ ≠ −1 (there the
-    law shrinks to `long_run_u2`, of order σ²), and ησ²δ²d ≪ x² for nearly all of the law: below,
-    v has no time for its equilibrium. For d = 2, half of whose law is near 0, that is slow to come.
+    σ² an excursion past x = 2 blows up. What is measured at finite σ is `StationaryLaw.u2`, dσ²
+    more than `mean`/η. Condition: d ≥ 2 (d = 1 falls to x = 0), θ ≠ −1 (there the law shrinks to
+    `long_run_u2`, of order σ²), and ησ²δ²d ≪ x² for nearly all of the law: below, v has no time for
+    its equilibrium. For d = 2, half of whose law is near 0, that is slow to come.
     """
     require(d >= 2, "d >= 2", d=d)
     c = _curvature(theta)

@@ -218,12 +218,15 @@ OTHER_VALUES = {
     "problem": "matrix_sensing", "settings": (("d", 9),), "method": "pgd", "lr": 0.02,
     "sigma": 0.2, "taps": (1.0, -0.5), "law": "uniform", "batch": 3, "seed": 1, "steps": 30,
     "measure": (0, 5, 20), "schedule": "linear:0:20", "start": 3, "stop": 12,
-    "leave": (0.0, 1e9), "relax": False, "noisy": "u",
+    "leave": (0.0, 1e9), "relax": False, "noisy": "u", "momentum": 0.25, "nesterov": True,
+    "optimizer": "adam", "hold": 2, "antithetic": True, "average": 7,
 }  # fmt: skip
 
 
 def test_a_block_ignores_no_field_of_a_run():
-    base = make_run("widening_valley", {"d": 5}, "noise", lr=0.01, sigma=0.1, steps=20, seed=0)
+    base = make_run(
+        "widening_valley", {"d": 5}, "noise", lr=0.01, sigma=0.1, steps=20, seed=0, momentum=0.5
+    )
     assert OTHER_VALUES.keys() == {one.name for one in fields(Run)}
     for name, value in OTHER_VALUES.items():
         other = replace(base, **{name: value})

@@ -16,6 +16,7 @@ import pytest
 from antipgd.cli import main
 from antipgd.paper import PROBLEMS, Problem, plan_sweep, summary, sweep
 from antipgd.paper.pipeline import _progress
+from antipgd.paper.simulation.local import run_local
 from antipgd.paper.simulation.sweep_figure import sweep_figure
 from antipgd.paper.simulation.table import COLUMNS, summary_text
 
@@ -208,6 +209,15 @@ def test_runs_that_fail_give_exit_code_1_and_are_retried_on_request(tmp_path, ca
         (["sweep", "my/problems.py:Mine"], "drop .py and write my.problems:Mine"),
         (["--threads", "0"], "--threads must be at least 1; got 0"),
         (["--law", "cauchy"], "unknown law 'cauchy'"),
+        (["--momentum", "1"], "momentum must be a finite number >= 0 and < 1; got 1.0"),
+        (["--momentum", "much"], "--momentum: 'much' is not a number"),
+        (["--momentum", "antisgd=0.5"], "momentum is given for 'antisgd', which is not in"),
+        (["--nesterov"], "nesterov needs momentum > 0; got momentum=0.0"),
+        (["--optimizer", "admm"], "unknown optimizer 'admm'; did you mean 'adam'"),
+        (["--optimizer=adam", "--momentum=0.9"], "adam has betas of its own .* momentum=0.9"),
+        (["--hold", "0"], "hold must be a whole number >= 1; got 0"),
+        (["--hold", "2,x"], "--hold: 'x' is not a whole number"),
+        (["--average", "301"], "average must be a whole number >= 1 and <= 300; got 301"),
         (["--unknown"], "unrecognized arguments: --unknown"),
     ],
 )
@@ -259,6 +269,8 @@ def test_every_run_is_planned_once():
         ("gd", "--law uniform", "law is for methods with noise; none is in"),
         ("gd", "--schedule cosine:0:9", "schedule is for methods with noise"),
         ("gd", "--stop 5", "stop is for methods with noise"),
+        ("gd,label", "--sigma 1 --hold 2", "hold is for methods with noise on the weights; none"),
+        ("label", "--sigma 1 --antithetic", "antithetic is for methods with noise on the weights"),
         ("gd", "--batch 4", "batch is for sgd, antisgd .* none is in"),
         ("noise", "--sigma 1 --batch 4", "for noise by name: noise=4"),
     ],
@@ -312,12 +324,75 @@ def test_help_says_something_of_every_option(capsys):
     said = capsys.readouterr().out
     said = said[said.index("options:") :]
     options = [line.split()[0] for line in said.splitlines() if line.startswith("  --")]
-    assert len(options) == 19
+    assert len(options) == 25
     for line, after in zip(said.splitlines()[1:-1], said.splitlines()[2:], strict=True):
         helped = len(line) > 24 and line[24] != " " and line[23] == " "
         assert helped or after.startswith(" " * 24), line
     assert "linear:BEGIN:END[:INITIAL:FINAL]" in "".join(said.split())
     assert "(default:results)" in "".join(said.split())
+
+
+def test_optimizers_and_draws_from_the_command_line(tmp_path):
+    words = (
+        "sweep quadratic_regression --set d=6 --set n=4 --set nonzero=1 --method gd,anti --lr 0.05 "
+    )
+    words += "--sigma 0.05 --momentum 0.5,0.9 --momentum gd=0.3 --nesterov --hold 1,3 --antithetic "
+    words += f"--steps 40 --average 10 --seeds 2 --no-relax --out {tmp_path}"
+    assert main(words.split()) == 0
+    table = pd.read_csv(tmp_path / "table.csv")
+    ends = table[(table["place"] == "w") & (table["step"] == 40)]
+    found = ends.groupby("method")[["momentum", "hold"]].apply(
+        lambda g: sorted(set(map(tuple, g.to_numpy())))
+    )
+    assert found["gd"] == [(0.3, 1)]
+    assert found["anti"] == [(0.5, 1), (0.5, 3), (0.9, 1), (0.9, 3)]
+    assert set(ends["nesterov"]) == {True}
+    assert set(ends.loc[ends["method"] == "anti", "antithetic"]) == {True}
+    rows = summary(table)
+    assert len(rows) == 5
+    assert rows["train average"].str.contains(r"\[").all()
+    printed = summary_text(rows)
+    assert "momentum" in printed
+    assert "optimizer" not in printed  # all have the usual one
+    again = sweep(
+        "quadratic_regression", set={"d": 6, "n": 4, "nonzero": 1}, method=["gd", "anti"], lr=0.05,
+        sigma=0.05, momentum={"*": [0.5, 0.9], "gd": 0.3}, nesterov=True, hold=[1, 3],
+        antithetic=True, steps=40, average=10, seeds=2, relax=False,
+    )  # fmt: skip
+    assert again.to_csv(index=False, lineterminator="\n") == (tmp_path / "table.csv").read_text()
+
+
+def test_the_watched_quantity_and_its_average_are_in_the_tables(tmp_path, capsys):
+    words = "sweep widening_valley --set d=5 --method gd,anti --lr 0.1 --sigma 0.1 --steps 300 "
+    assert (
+        main([*words.split(), *f"--average 200 --seeds 3 --no-relax --out {tmp_path}".split()]) == 0
+    )
+    printed = capsys.readouterr().out
+    assert "watched average" in printed
+    assert "average: at w, over the last 200 steps" in printed
+    table = pd.read_csv(tmp_path / "table.csv").set_index(["method", "seed", "place", "step"])
+    assert table.loc[("gd", 0, "w", 300), "watched"] == pytest.approx(1)
+    assert table.loc[("gd", 0, "average", 300), "watched"] == pytest.approx(1)
+    run = plan_sweep("widening_valley", set={"d": 5}, method="anti", lr=0.1, sigma=0.1, steps=300,
+                     seeds=[2], average=200, relax=False)  # fmt: skip
+    (record,) = run_local(run, 1)
+    row = table.loc[("anti", 2, "average", 300)]
+    assert tuple(row[["train_loss", "norm", "watched"]]) == pytest.approx(
+        tuple(record.points[-1][i] for i in (2, 5, 6))
+    )
+    assert row[["test_loss", "trace"]].isna().all()
+    shown = summary(table.reset_index()).set_index("method")
+    mean = table.xs(("anti", "average"), level=("method", "place"))["watched"].mean()
+    assert shown.loc["anti", "watched average"].startswith(f"{mean:.3g} [")
+
+
+def test_a_run_that_diverged_has_no_average_but_an_infinite_one():
+    table = sweep("quadratic_regression", set={"d": 12, "n": 6}, method="gd", lr=9.0, steps=50,
+                  seeds=1, average=5)  # fmt: skip
+    (row,) = table[table["place"] == "average"].to_dict("records")
+    assert (row["step"], row["status"]) == (50, "diverged")
+    assert np.isinf([row["train_loss"], row["norm"]]).all()
+    assert np.isnan(row["watched"])
 
 
 # -- what comes out ----------------------------------------------------------------------------

@@ -23,10 +23,11 @@ VALUES = st.one_of(
 
 def rows_of(method, seed, steps, status, values, at=None):
     """What a run has in the table: infinite from where it diverged."""
-    setting = ("p", method, 0.1, 0.1, "1,-1" if method == "anti" else "", "gaussian", None, seed)
-    for step, three in zip(steps, values, strict=True):
+    setting = ("p", method, 0.1, 0.1, "1,-1" if method == "anti" else "", "gaussian", None)
+    usual = ("sgd", 0.0, False, 1, False)
+    for step, five in zip(steps, values, strict=True):
         lost = at is not None and step >= at
-        yield (*setting, step, "w", *((np.inf,) * 3 if lost else three), status, at)
+        yield (*setting, *usual, seed, step, "w", *((np.inf,) * 5 if lost else five), status, at)
 
 
 def table_of(rows):
@@ -37,14 +38,14 @@ def table_of(rows):
 def tables(draw):
     """Few different values in a table, so that equal ones meet."""
     steps = draw(st.sampled_from(STEPS))
-    three = st.tuples(*[st.sampled_from(draw(st.lists(VALUES, min_size=1, max_size=3)))] * 3)
+    five = st.tuples(*[st.sampled_from(draw(st.lists(VALUES, min_size=1, max_size=3)))] * 5)
     rows = []
     for method in ("anti", "gd")[: draw(st.integers(1, 2))]:
         for seed in range(draw(st.integers(1, 3))):
             status = draw(st.sampled_from(STATUSES))
             end = draw(st.integers(1, len(steps))) if status.startswith("left") else None
             at = draw(st.sampled_from(steps)) if status == "diverged" else None
-            values = [draw(three) for _ in steps[:end]]
+            values = [draw(five) for _ in steps[:end]]
             rows += rows_of(method, seed, steps[:end], status, values, at)
     return table_of(rows)
 
@@ -62,7 +63,7 @@ def test_every_table_has_a_figure_and_a_summary(table):
 
 @pytest.mark.parametrize("value", [0.0, SMALLEST, 1.0, 1e269, LARGEST, np.inf, np.nan])
 def test_one_value_everywhere(value):
-    rows = [*rows_of("gd", 0, [0, 1], "ok", [(value,) * 3] * 2)]
+    rows = [*rows_of("gd", 0, [0, 1], "ok", [(value,) * 5] * 2)]
     rendered(sweep_figure(table_of(rows), "one value"), "svg")
 
 
@@ -73,7 +74,7 @@ def test_runs_lost_in_the_first_step():
     assert axes.get_yscale() == "log"
 
 
-ONE = [(1.0, 1.0, 1.0)] * 2
+ONE = [(1.0,) * 5] * 2
 
 
 def test_huge_and_finite_values_of_real_runs():

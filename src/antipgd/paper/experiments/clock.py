@@ -2,7 +2,8 @@
 
 (Ours.) The drift along a valley of minima is (σ²/2)∇tr ∇²L per unit of η, so curves of different
 η and σ must collapse when drawn against τ. Quadratic regression to τ = 1 with η from 0.006 to 0.2
-and σ from 0.03 to 0.09, ten seeds, measured at z.
+and σ from 0.03 to 0.09, ten seeds, measured at z. At the largest η it is off by what φ > 1 adds:
+see `finite_rate_regression`.
 """
 
 import math

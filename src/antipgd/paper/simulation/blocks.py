@@ -117,7 +117,7 @@ class Block:
         return mask
 
     def sigmas(self, first: int, last: int) -> Array:
-        """σ of the draws first … last−1 by lane; zero for draws before step 1."""
+        """σ of the draws first … last−1 by lane; zero for draws before the first."""
         table = np.zeros((last - first, LANES))
         shapes: dict[tuple[object, ...], Array] = {}
         for lane, run in self.runs:
@@ -129,9 +129,11 @@ class Block:
 
 
 def _factors(run: Run, first: int, last: int) -> Array:
-    """What σ is multiplied by at steps first … last−1; zero before step 1."""
-    steps = np.arange(first, last)
-    inside = (steps > max(run.start, 0)) & (steps <= (last if run.stop is None else run.stop))
+    """What σ of the draws first … last−1 is multiplied by; zero before the first."""
+    steps = (np.arange(first, last) - 1) * run.hold + 1  # at which they come
+    inside = steps > max(run.start, 0)
+    if run.stop is not None:
+        inside &= steps <= run.stop
     factors = inside.astype(np.float64)
     if run.schedule is not None:
         factors[inside] = [run.factor(int(step)) for step in steps[inside]]
@@ -139,15 +141,18 @@ def _factors(run: Run, first: int, last: int) -> Array:
 
 
 # What lanes of one block may differ in; `noisy` where a run has no noise on its weights, too.
-LANE_FIELDS = ("method", "lr", "sigma", "taps", "law", "schedule", "start", "stop")
+LANE_FIELDS = (
+    "method", "lr", "sigma", "taps", "law", "schedule", "start", "stop", "momentum", "nesterov",
+)  # fmt: skip
 _SHARED_FIELDS = tuple(f.name for f in fields(Run) if f.name not in LANE_FIELDS)
 
 
 def _company(run: Run) -> tuple[object, ...]:
-    """Runs in one block agree in this: every field that is not a lane's own, and the gradient."""
+    """Runs in one block agree in this: every field that is not a lane's own, the gradient, and
+    whether there is momentum."""
     silent = run if run.taps else replace(run, noisy="all")
     shared = tuple(getattr(silent, name) for name in _SHARED_FIELDS)
-    return (*shared, SIMULATED[run.method].gradient)
+    return (*shared, SIMULATED[run.method].gradient, run.momentum > 0)
 
 
 def _by_law(runs: Sequence[Run]) -> list[list[Run]]:

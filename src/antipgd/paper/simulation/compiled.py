@@ -12,206 +12,104 @@ from antipgd.noise import kernels as noise
 from antipgd.noise import stream, transforms
 from antipgd.noise.inplace import law_arguments
 from antipgd.paper.pipeline import Tick
+from antipgd.paper.simulation import directions, lanes
 from antipgd.paper.simulation.blocks import LANES, Block
 from antipgd.paper.simulation.problems import codes
 from antipgd.paper.simulation.problems import kernels as problems
 from antipgd.paper.simulation.problems.problem import Array
 from antipgd.paper.simulation.stepping import RELAX_STEPS, RELAX_TOLERANCE
 
-jit = jit_with(noise, stream, transforms, problems, codes)
+jit = jit_with(noise, stream, transforms, problems, codes, lanes, directions)
 
 assert problems.LANES == LANES
 _LOOK = 4096  # steps of a relaxation between two ticks
-_LARGEST = np.finfo(np.float64).max
 
 
 @jit
-def _spread(n, xi, mask, start, out):
-    """A draw into all lanes, zero where the mask is."""
-    noise.not_inlined()
-    for j in range(n):
-        for lane in range(LANES):
-            out[LANES * (start + j) + lane] = xi[j] * mask[start + j]
-
-
-@jit
-def _spread_coefficients(n, coefficients, out):
-    noise.not_inlined()
-    for j in range(n):
-        for lane in range(LANES):
-            out[LANES * j + lane] = coefficients[lane]
-
-
-@jit
-def _set_product(n, a, b, out):
-    noise.not_inlined()
-    noise.widest_vectors()
-    for i in range(n):
-        out[i] = a[i] * b[i]
-
-
-@jit
-def _add_product(n, a, b, out):
-    noise.not_inlined()
-    noise.widest_vectors()
-    for i in range(n):
-        out[i] += a[i] * b[i]
-
-
-@jit
-def _move(n, w, eta, g, eps, out):
-    """out = w − η g + ε; returns how many elements are not finite."""
-    noise.not_inlined()
-    noise.widest_vectors()
-    bad = 0
-    for i in range(n):
-        x = w[i] - eta[i] * g[i] + eps[i]
-        out[i] = x
-        bad += 0 if abs(x) <= _LARGEST else 1
-    return bad
-
-
-@jit
-def _zero_lane(lane, out):
-    for j in range(out.shape[0] // LANES):
-        out[LANES * j + lane] = 0
-
-
-@jit
-def _freeze(lane, w, alive, eta, taps, frozen):
-    """Put a lane's weights aside. It goes on at zero, with no step and no noise."""
-    for j in range(w.shape[0] // LANES):
-        frozen[lane, j] = w[LANES * j + lane]
-    _zero_lane(lane, w)
-    _zero_lane(lane, eta)
-    taps[:, lane] = 0
-    alive[lane] = False
-
-
-@jit
-def _look(n, low, high, watched, w, alive, eta, taps, frozen, left_at):
-    """Freeze the lanes whose watched quantity is not inside the open interval."""
+def _add_up(code, examples, r, w, watched, norms, sums):
+    """Add what is averaged at `w`: see `stepping.Stepper.averages`."""
+    problems.add_losses(code, examples, r, w, watched, sums[0])
+    lanes.squared_norms(w, norms)
     for lane in range(LANES):
-        if alive[lane] and not low < watched[lane] < high:
-            left_at[lane] = n
-            _freeze(lane, w, alive, eta, taps, frozen)
+        sums[1, lane] += norms[lane]
+        sums[2, lane] += watched[lane]
 
 
 @jit
-def _lose(n, new, w, alive, eta, taps, frozen, diverged_at):
-    """Freeze the lanes of which something in `new` is not finite."""
+def _renew(lag, row, taps, sigmas, current):
+    """Taps × σ of a lag into `current`; whether they are others than before."""
+    changed = False
     for lane in range(LANES):
-        lost = False
-        for j in range(w.shape[0] // LANES):
-            lost = lost or not abs(new[LANES * j + lane]) <= _LARGEST
-        if lost and alive[lane]:
-            diverged_at[lane] = n
-            _freeze(lane, w, alive, eta, taps, frozen)
-        if lost:
-            _zero_lane(lane, new)
-
-
-@jit
-def _any(flags):
-    for lane in range(LANES):
-        if flags[lane]:
-            return True
-    return False
-
-
-@jit
-def _draw(key, step, d, law, mask, words, signs, xi, out):
-    """ξ_step into all lanes of `out`."""
-    for start in range(0, d, noise.CHUNK):
-        n = min(noise.CHUNK, d - start)
-        noise.draw_chunk(key, step, start, n, law, words, signs, xi)
-        _spread(n, xi, mask, start, out)
-
-
-@jit
-def _choose(indices, matrix, vector, chosen, labels):
-    for i in range(indices.shape[0]):
-        labels[i] = vector[indices[i]]
-        for j in range(matrix.shape[1]):
-            chosen[i, j] = matrix[indices[i], j]
-
-
-@jit
-def _shift_labels(n, scale, draws, shift):
-    for i in range(n):
-        for lane in range(LANES):
-            shift[LANES * i + lane] = scale[lane] * draws[LANES * i + lane]
-
-
-@jit
-def _squared_norms(g, norms):
-    norms[:] = 0
-    for j in range(g.shape[0] // LANES):
-        for lane in range(LANES):
-            norms[lane] += g[LANES * j + lane] * g[LANES * j + lane]
+        value = taps[lag, lane] * sigmas[row - lag, lane]
+        changed = changed or value != current[lag, lane]
+        current[lag, lane] = value
+    return changed
 
 
 @jit
 def _advance(
     code, matrix, vector, batch, law, keys, mask, taps, labelled, first, last, sigmas,
     watching, low, high, weights, alive, eta, frozen, diverged_at, left_at,
+    hold, pairs, kind, beta, nesterov, memory, powers, averaged_from, sums,
 ):  # fmt: skip
-    """Steps first … last−1; row k of `sigmas` belongs to draw first + 2 − rows of taps + k."""
-    size, depth = weights.shape[0], taps.shape[0]
-    d = size // LANES
+    """Steps first … last−1; row k of `sigmas` belongs to draw newest + 2 − rows of taps + k, where
+    `newest` is the last one that came before them."""
+    size, depth, newest = weights.shape[0], taps.shape[0], -(-first // hold)
     used = batch if batch > 0 else vector.shape[0]
     chosen, labels = np.empty((batch, matrix.shape[1])), np.empty(batch)
     indices = np.empty(batch, np.int64)
     room = max(used, vector.shape[0]) * LANES  # the last look takes all examples
     shift, r = np.zeros(room), np.empty(room)
-    label_draws = np.empty(used * LANES)
+    label_draws, everywhere, negative = np.empty(used * LANES), np.ones(used), -mask
     squares, g, eps = np.empty(size), np.zeros(size), np.zeros(size)
     w, new = weights.copy(), np.empty(size)
-    everywhere = np.ones(used)
-    watched, scale, moving_labels = np.zeros(LANES), np.zeros(LANES), _any(labelled)
+    watched, norms, moving_labels = np.zeros(LANES), np.zeros(LANES), lanes.any_of(labelled)
     draws = np.zeros((depth, size))  # ξ_k in row k mod depth, in all lanes
-    factors = np.zeros((depth, size))  # taps × σ
-    current = np.zeros((depth, LANES))
+    factors, current = np.zeros((depth, size)), np.zeros((depth, LANES))  # taps × σ
     words, signs, _older, xi, _eps = noise.workspace(np.empty(0, np.float32))
-    for k in range(max(first + 2 - depth, 1), first + 1):
-        _draw(keys[0], k, d, law, mask, words, signs, xi, draws[k % depth])
+    for k in range(max(newest + 2 - depth, 1), newest + 1):
+        lanes.draw_signed(keys[0], k, pairs, law, mask, negative, words, signs, xi,
+                          draws[k % depth])  # fmt: skip
     for n in range(first, last):
-        if not _any(alive):
+        if not lanes.any_of(alive):
             break
-        now = n - first + max(depth, 1) - 1  # the row of draw n + 1
+        draw = n + 1 if hold == 1 else n // hold + 1  # which step n + 1 has
+        row = draw - newest + max(depth, 1) - 2
+        brought = depth > 0 and (hold == 1 or n % hold == 0)
         if moving_labels:
-            _draw(keys[2], n + 1, used, law, everywhere, words, signs, xi, label_draws)
-            for lane in range(LANES):
-                scale[lane] = labelled[lane] * sigmas[now, lane]
-            _shift_labels(used, scale, label_draws, shift)
+            lanes.draw_into(keys[2], n + 1, law, everywhere, words, signs, xi, label_draws)
+            lanes.shift_labels(used, labelled, sigmas[row], label_draws, shift)
         if batch > 0:
             noise.draw_indices(keys[1], n + 1, vector.shape[0], words, indices)
-            _choose(indices, matrix, vector, chosen, labels)
+            lanes.choose(indices, matrix, vector, chosen, labels)
             problems.gradient(code, chosen, labels, shift, w, squares, r, watched, g)
         else:
             problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
         if watching and n > 0:
-            _look(n, low, high, watched, w, alive, eta, taps, frozen, left_at)
-        if depth > 0:
-            _draw(keys[0], n + 1, d, law, mask, words, signs, xi, draws[(n + 1) % depth])
-        for lag in range(depth):
-            changed = n == first
-            for lane in range(LANES):
-                value = taps[lag, lane] * sigmas[now - lag, lane]
-                changed = changed or value != current[lag, lane]
-                current[lag, lane] = value
-            if changed:
-                _spread_coefficients(d, current[lag], factors[lag])
-            if lag == 0:
-                _set_product(size, factors[lag], draws[(n + 1) % depth], eps)
-            else:
-                _add_product(size, factors[lag], draws[(n + 1 - lag) % depth], eps)
-        if _move(size, w, eta, g, eps, new) > 0:
-            _lose(n + 1, new, w, alive, eta, taps, frozen, diverged_at)
+            lanes.look(n, low, high, watched, w, alive, eta, taps, frozen, left_at)
+        if n >= averaged_from:
+            _add_up(code, vector.shape[0], r, w, watched, norms, sums)
+        if kind > 0:
+            lanes.direct(kind, beta, nesterov, memory, powers, g)
+        if brought:
+            lanes.draw_signed(keys[0], draw, pairs, law, mask, negative, words, signs, xi,
+                              draws[draw % depth])  # fmt: skip
+            for lag in range(depth):
+                if _renew(lag, row, taps, sigmas, current) or draw == newest + 1:
+                    lanes.spread_coefficients(mask.shape[0], current[lag], factors[lag])
+                if lag == 0:
+                    lanes.set_product(size, factors[lag], draws[draw % depth], eps)
+                else:
+                    lanes.add_product(size, factors[lag], draws[(draw - lag) % depth], eps)
+        elif hold > 1:
+            eps[:] = 0
+        if lanes.move(size, w, eta, g, eps, new) > 0:
+            lanes.lose(n + 1, new, w, alive, eta, taps, frozen, diverged_at)
+            lanes.forget(alive, memory)
         w, new = new, w
     if watching and last > 0:
         problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
-        _look(last, low, high, watched, w, alive, eta, taps, frozen, left_at)
+        lanes.look(last, low, high, watched, w, alive, eta, taps, frozen, left_at)
     weights[:] = w
 
 
@@ -229,18 +127,18 @@ def _relax(code, matrix, vector, first, last, enough, weights, going, eta, final
     lost_at, taps = np.zeros(LANES, np.int64), np.zeros((0, LANES))
     for n in range(first, last):
         problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
-        _squared_norms(g, norms)
+        lanes.squared_norms(g, norms)
         for lane in range(LANES):
             norm = np.sqrt(norms[lane])
             if n == 0:
                 enough[lane] *= 1 + norm
             if going[lane] and norm < enough[lane]:
                 steps[lane] = n
-                _freeze(lane, w, going, eta, taps, final)
-        if not _any(going):
+                lanes.freeze(lane, w, going, eta, taps, final)
+        if not lanes.any_of(going):
             break
-        if _move(size, w, eta, g, eps, new) > 0:
-            _lose(n + 1, new, w, going, eta, taps, final, lost_at)
+        if lanes.move(size, w, eta, g, eps, new) > 0:
+            lanes.lose(n + 1, new, w, going, eta, taps, final, lost_at)
         w, new = new, w
     for lane in range(LANES):
         if lost_at[lane] > 0:
@@ -278,19 +176,32 @@ class CompiledStepper:
         self._eta = np.tile(block.per_lane(lambda run: run.lr), d)
         self._taps = block.taps.copy()
         self._frozen = np.zeros((LANES, d))
+        self._kind = directions.kind_of(block)
+        self._optimizer = (
+            self._kind,
+            np.tile(block.per_lane(lambda run: run.momentum), d),
+            np.tile(block.per_lane(lambda run: run.nesterov), d),
+            directions.fresh_memory(self._kind, self._w.shape),
+            directions.fresh_powers(),
+        )
+        self._sums = np.zeros((3, LANES))
 
     def weights(self) -> Array:
         return np.where(self._alive[:, None], self._w.reshape(-1, LANES).T, self._frozen)
 
+    def averages(self) -> Array:
+        return self._sums / (self.block.shared.average or 1)
+
     def advance(self, last: int) -> None:
-        block, first, depth = self.block, self.step, len(self._taps)
-        low, high = block.shared.leave or (0.0, 0.0)
+        block, run, first, depth = self.block, self.block.shared, self.step, len(self._taps)
+        low, high = run.leave or (0.0, 0.0)
         _advance(
-            *self._data, block.shared.batch or 0, law_arguments(block.law),
+            *self._data, run.batch or 0, law_arguments(block.law),
             np.array(block.keys, np.uint64), block.mask, self._taps, block.labelled, first, last,
-            block.sigmas(first + 2 - max(depth, 1), last + 1),
-            block.shared.leave is not None, low, high,
+            block.sigmas(run.draws_by(first) + 2 - max(depth, 1), run.draws_by(last) + 1),
+            run.leave is not None, low, high,
             self._w, self._alive, self._eta, self._frozen, self.diverged_at, self.left_at,
+            run.hold, run.antithetic, *self._optimizer, run.steps - (run.average or 0), self._sums,
         )  # fmt: skip
         self.step = last
 

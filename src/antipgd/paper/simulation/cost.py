@@ -36,7 +36,8 @@ def _seconds_per_step(block: Block) -> float:
 def _descents(run: Run) -> Block:
     """What a relaxation of runs like this one does: full gradients without noise."""
     plain = replace(run, method="gd", sigma=0.0, taps=(), law="", batch=None, schedule=None,
-                    start=0, stop=None, leave=None, noisy="all")  # fmt: skip
+                    start=0, stop=None, leave=None, noisy="all", momentum=0.0, nesterov=False,
+                    optimizer="sgd", hold=1, antithetic=False, average=None)  # fmt: skip
     return Block((plain,) * LANES)
 
 
@@ -46,7 +47,8 @@ def cost(runs: Iterable[Run]) -> Cost:
     steps = relaxations = 0.0
     for block in plan(runs):
         run = block.shared
-        kind = (run.problem, run.settings, run.batch, run.law, len(block.taps))
+        kind = (run.problem, run.settings, run.batch, run.law, len(block.taps), run.hold,
+                run.optimizer, run.momentum > 0, run.average is None)  # fmt: skip
         if kind not in measured:
             measured[kind] = _seconds_per_step(block)
         steps += measured[kind] * run.steps

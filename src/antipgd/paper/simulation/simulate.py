@@ -81,7 +81,11 @@ def _clean(block: Block, run: Run, w: Array, step: int, drawn: dict[int, Array])
         return drawn[k]
 
     z = reference.clean(
-        w, step, draw=draw, sigma=lambda k: run.sigma * run.factor(k), taps=run.taps
+        w,
+        run.draws_by(step),
+        draw=draw,
+        sigma=lambda k: run.sigma * run.draw_factor(k),
+        taps=run.taps,
     )
     return z.astype(np.float64, copy=False)
 
@@ -121,6 +125,20 @@ def _measured(block: Block, shots: list[Snapshot]) -> tuple[Point, ...]:
         )
     rows = [[None if np.isnan(value) else value for value in row] for row in values.tolist()]
     return tuple((step, place, *row) for (step, place, _), row in zip(shots, rows, strict=True))
+
+
+def _averaged(block: Block, stepper: Stepper, lane: int) -> tuple[Point, ...]:
+    """A row of means over the last steps, of what is added up there; none if the lane diverged."""
+    run = block.shared
+    if run.average is None or stepper.diverged_at[lane]:
+        return ()
+    loss, norm2, watched = stepper.averages()[:, lane].tolist()
+    if run.batch is not None or block.labelled[lane]:
+        loss = np.nan  # what the steps see is not the loss of all examples
+    if type(block.problem).watch is Problem.watch:
+        watched = np.nan
+    means = (loss, np.nan, np.nan, norm2**0.5, watched)
+    return ((run.steps, "average", *(None if np.isnan(mean) else mean for mean in means)),)
 
 
 def _relax(
@@ -174,7 +192,7 @@ def simulate(block: Block, tick: Tick = lambda run_steps: None) -> list[Record]:
                 status=_status(stepper, block, lane, ends["w"]),
                 diverged_at=int(stepper.diverged_at[lane]) or None,
                 left_at=int(stepper.left_at[lane]) or None,
-                points=_measured(block, seen[lane]),
+                points=_measured(block, seen[lane]) + _averaged(block, stepper, lane),
                 weights={place: tuple(map(float, w)) for place, w in ends.items()},
                 relax_steps=steps,
                 relaxation_converged=converged,

@@ -32,7 +32,8 @@ from antipgd.paper.simulation.problems import (
 RESULTS_VERSION = 1
 
 MEASURES = ("train_loss", "test_loss", "trace", "norm", "watched")
-PLACES = ("w", "z", "relaxed")
+PLACES = ("w", "z", "relaxed", "average")
+OPTIMIZERS = ("sgd", "adam")
 POINTS = 40
 
 
@@ -55,6 +56,11 @@ class Run:
     `start` and `stop` are the noise's: it acts at steps start < n ≤ stop. `leave` ends the run
     when the problem's watched quantity leaves that open interval. `noisy` names the part of the
     weights that gets noise.
+
+    `momentum`, with `nesterov` or without, is that of torch's SGD; `optimizer` "adam" is torch's
+    Adam. A draw on the weights stays for `hold` steps; `antithetic` ones come in pairs +ξ, −ξ. With
+    `average`, means over the last so many steps are measured too, at the weights where their
+    gradients are taken.
     """
 
     problem: str
@@ -74,6 +80,12 @@ class Run:
     leave: tuple[float, float] | None = None
     relax: bool = True
     noisy: str = "all"
+    momentum: float = 0.0
+    nesterov: bool = False
+    optimizer: str = "sgd"
+    hold: int = 1
+    antithetic: bool = False
+    average: int | None = None
 
     measures = MEASURES
     places = PLACES
@@ -104,7 +116,8 @@ class Run:
 
     def measured_at(self, place: str) -> bool:
         """Whether a run like this is measured at a place."""
-        return place == "w" or (self.has_clean_weights if place == "z" else self.relax)
+        there = {"z": self.has_clean_weights, "relaxed": self.relax, "average": bool(self.average)}
+        return there.get(place, True)
 
     def make_problem(self) -> Problem:
         """The problem with this run's settings."""
@@ -127,6 +140,14 @@ class Run:
     def has_clean_weights(self) -> bool:
         """Whether z exists: there is no noise on the weights, or its taps sum to zero."""
         return not self.taps or telescopes(self.taps)
+
+    def draws_by(self, step: int) -> int:
+        """How many draws have come by the end of a step, each being held: ⌈n/hold⌉."""
+        return -(-step // self.hold)
+
+    def draw_factor(self, draw: int) -> float:
+        """What σ of a draw is multiplied by: it keeps the factor of the step it came with."""
+        return self.factor((draw - 1) * self.hold + 1)
 
     def factor(self, step: int) -> float:
         """What σ is multiplied by at a step: the schedule inside the noise's window."""
@@ -175,6 +196,24 @@ def _check_noise(
     Window(start, stop)
 
 
+def _check_optimizer(optimizer: str, momentum: float, nesterov: bool) -> None:
+    """Refuse what torch's optimizers refuse, and settings without any effect."""
+    checks.one_of("optimizer", optimizer, OPTIMIZERS)
+    if optimizer == "adam" and (momentum or nesterov):
+        given = f"momentum={momentum!r}, nesterov={nesterov!r}"
+        raise ValueError(f"adam has betas of its own (0.9, 0.999), and no momentum; got {given}")
+    if nesterov and not momentum:
+        raise ValueError(f"nesterov needs momentum > 0; got momentum={momentum!r}")
+
+
+def _check_average(average: int | None, steps: int, leave: object) -> int | None:
+    if average is None:
+        return None
+    if leave is not None:
+        raise ValueError(f"average needs runs that go to their end; got leave={leave!r}")
+    return checks.whole("average", average, 1, steps)
+
+
 def _check_measure(steps: int, measure: tuple[int, ...] | None) -> tuple[int, ...]:
     """The steps after which it is measured, the first and the last among them."""
     if measure is None:
@@ -204,6 +243,12 @@ def make_run(
     leave: tuple[float, float] | None = None,
     relax: bool = True,
     noisy: str = "all",
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    optimizer: str = "sgd",
+    hold: int = 1,
+    antithetic: bool = False,
+    average: int | None = None,
 ) -> Run:
     """A run with defaults filled in, in the one spelling that its name depends on."""
     made = make_problem(problem, settings)
@@ -211,6 +256,9 @@ def make_run(
     _check_fit(made, problem, method, taps, batch)
     _check_noise(made, problem, noisy, schedule, start, stop)
     steps = checks.whole("steps", steps, 1)
+    momentum = checks.number("momentum", momentum, 0, 1)
+    _check_optimizer(optimizer, momentum, nesterov)
+    hold = checks.whole("hold", hold, 1)
     batched = kind.batches or bool(batch)
     return Run(
         problem=problem,
@@ -230,4 +278,10 @@ def make_run(
         leave=_check_leave(made, problem, leave),
         relax=bool(relax),
         noisy=noisy if kind.taps else "all",
+        momentum=momentum,
+        nesterov=bool(nesterov),
+        optimizer=optimizer,
+        hold=hold if kind.taps else 1,
+        antithetic=bool(antithetic) and bool(kind.taps),
+        average=_check_average(average, steps, leave),
     )

@@ -1,7 +1,8 @@
 """Steps of a block in plain NumPy: the slow, obvious version, for any problem.
 
-w_{n+1} = w_n − η g_n + ε_n with ε_n = Σ_j taps[j] σ_{n+1−j} ξ_{n+1−j} in every lane; g_n is the
-full gradient, that of a mini-batch, or that for shifted labels. `compiled` does the same.
+w_{n+1} = w_n − η g_n + ε_n with ε_n = Σ_j taps[j] σ_{d−j} ξ_{d−j} in every lane; g_n is the full
+gradient, that of a mini-batch, or that for shifted labels, or what momentum or Adam makes of it.
+The draw d comes with step n+1, or none while one is held. `compiled` does the same.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from antipgd.noise import kernels
 from antipgd.noise.inplace import law_arguments
 from antipgd.noise.stream import key_indices
 from antipgd.paper.pipeline import Tick
+from antipgd.paper.simulation import directions
 from antipgd.paper.simulation.blocks import LANES, Block
 from antipgd.paper.simulation.problems.problem import Array
 
@@ -39,6 +41,11 @@ class Stepper(Protocol):
     def weights(self) -> Array:
         """Weights of all lanes, shape (LANES, d)."""
 
+    def averages(self) -> Array:
+        """Of training loss, ‖w‖² and the watched quantity, by lane, over the run's last `average`
+        steps at the weights where their gradients were taken; of the loss only with all examples
+        and their own labels."""
+
     def relax(
         self, W: Array, going: NDArray[np.bool_], tick: Tick
     ) -> tuple[Array, NDArray[np.int64]]:
@@ -55,9 +62,15 @@ GRADIENTS: dict[str, Callable[[Callable[[Array], Array], Array, Array], Array]] 
 }
 
 
-def weight_draws(block: Block, step: int) -> Array:
-    """ξ_step of the weights, zero in the parts that get no noise."""
-    return block.mask * lane_draws(block, block.keys[0], step, len(block.start))
+def weight_draws(block: Block, draw: int) -> Array:
+    """ξ_draw of the weights, zero in the parts that get no noise.
+
+    Antithetic, ξ_{2k} is −ξ_{2k−1}: both are ± the k-th draw of the stream.
+    """
+    number, sign = draw, 1.0
+    if block.shared.antithetic:
+        number, sign = -(-draw // 2), 1.0 if draw % 2 else -1.0
+    return sign * block.mask * lane_draws(block, block.keys[0], number, len(block.start))
 
 
 def lane_draws(block: Block, key: int, step: int, count: int) -> Array:
@@ -79,21 +92,32 @@ class NumpyStepper:
         self._alive = np.array([run is not None for run in block.lanes])
         self._W = np.tile(block.start, (LANES, 1))
         self._eta = block.per_lane(lambda run: run.lr)[:, None]
+        self._kind = directions.kind_of(block)
+        self._memory = directions.fresh_memory(self._kind, self._W.shape)
+        self._powers = directions.fresh_powers()
+        self._sums = np.zeros((3, LANES))
 
     def weights(self) -> Array:
         return self._W.copy()
 
+    def averages(self) -> Array:
+        return self._sums / (self.block.shared.average or 1)
+
     def advance(self, last: int) -> None:
         block, depth = self.block, len(self.block.taps)
-        sigmas = block.sigmas(self.step + 2 - max(depth, 1), last + 1)  # of the draws needed
+        hold, draws_by = block.shared.hold, block.shared.draws_by
+        oldest = draws_by(self.step) + 2 - max(depth, 1)  # of the draws needed
+        sigmas = block.sigmas(oldest, draws_by(last) + 1)
         for n in range(self.step, last):
             self._look(n)
             if not self._alive.any():
                 break
-            now = sigmas[n - self.step :][: max(depth, 1)][::-1]  # σ_{n+1}, σ_n, …
-            W = self._W - self._eta * self._gradient(n + 1, now[0])
-            if depth and now.any():
-                W = W + self._injection(n + 1, now)
+            self._add_up(n)
+            draw = draws_by(n + 1)
+            now = sigmas[: draw - oldest + 1][::-1][: max(depth, 1)]  # σ_draw, σ_{draw−1}, …
+            W = self._W - self._eta * self._direction(self._gradient(n + 1, now[0]))
+            if depth and n % hold == 0 and now.any():
+                W = W + self._injection(draw, now)
             finite = np.isfinite(W).all(axis=1)
             self.diverged_at[self._alive & ~finite] = n + 1
             self._alive &= finite
@@ -108,6 +132,25 @@ class NumpyStepper:
             left = self._alive & ~((low < watched) & (watched < high))
             self.left_at[left] = n
             self._alive &= ~left
+
+    def _add_up(self, n: int) -> None:
+        """What is averaged over the last steps, where the gradient of step n+1 is taken."""
+        run, problem = self.block.shared, self.block.problem
+        if run.average is not None and n >= run.steps - run.average:
+            self._sums[0] += problem.loss(self._W, self.block.data)
+            self._sums[1] += (self._W**2).sum(axis=1)
+            self._sums[2] += problem.watch(self._W)
+
+    def _direction(self, g: Array) -> Array:
+        """What the optimizer makes of a gradient."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self._kind == directions.ADAM:
+                return directions.adam(g, self._memory, self._powers)
+            if self._kind == directions.MOMENTUM:
+                beta = self.block.per_lane(lambda run: run.momentum)[:, None]
+                nesterov = self.block.per_lane(lambda run: run.nesterov)[:, None]
+                return directions.heavy_ball(g, self._memory, beta, nesterov)
+        return g
 
     def _gradient(self, step: int, sigma: Array) -> Array:
         block = self.block

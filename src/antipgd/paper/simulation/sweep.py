@@ -114,11 +114,12 @@ def _check_use(name: str, given: Mapping[str, tuple], methods: Sequence[str], *t
         raise ValueError(f"{name} is for {', '.join(takers)}{by_name}; none is in {methods}")
 
 
-def _check_noise(methods: Sequence[str], **given: bool) -> None:
-    """Refuse settings of the noise where no method has any."""
+def _check_noise(methods: Sequence[str], where: str = "", **given: bool) -> None:
+    """Refuse settings of the noise where no method has any, or none on the weights."""
+    has = [SIMULATED[one].taps if where else _draws(one) for one in methods]
     for name, there in given.items():
-        if there and not any(map(_draws, methods)):
-            raise ValueError(f"{name} is for methods with noise; none is in {methods}")
+        if there and not any(has):
+            raise ValueError(f"{name} is for methods with noise{where}; none is in {methods}")
 
 
 def _check_start(runs: Iterable[Run]) -> None:
@@ -163,6 +164,12 @@ def plan_sweep(
     leave: tuple[float, float] | None = None,
     points: int = POINTS,
     relax: bool = True,
+    optimizer: str = "sgd",
+    momentum: PerMethod = 0.0,
+    nesterov: bool = False,
+    hold: int | Sequence[int] = 1,
+    antithetic: bool = False,
+    average: int | None = None,
 ) -> list[Run]:
     """The runs of a sweep, each once. Everything is checked before anything is run.
 
@@ -172,12 +179,15 @@ def plan_sweep(
     steps, points = whole("steps", steps, 1), whole("points", points, 1)
     rates, batches = _by_method("lr", lr), _by_method("batch", {} if batch is None else batch)
     sigmas = _by_method("sigma", {} if sigma is None else sigma)
+    betas, holds = _by_method("momentum", momentum), _by_method("hold", hold)
     colours, laws = _colours(taps, methods), [law] if isinstance(law, str) else list(law)
     _check_use("lr", rates, methods, *SIMULATED)
+    _check_use("momentum", betas, methods, *SIMULATED)
     _check_use("sigma", sigmas, methods, *(one for one in SIMULATED if SIMULATED[one].has_sigma))
     _check_use("batch", batches, methods, *(one for one in SIMULATED if SIMULATED[one].batches))
     _check_noise(methods, law=laws != ["gaussian"], schedule=schedule is not None,
                  start=start != 0, stop=stop is not None)  # fmt: skip
+    _check_noise(methods, " on the weights", hold=holds != {EVERY: (1,)}, antithetic=antithetic)
     if start >= steps:
         raise ValueError(f"start must be less than steps={steps}, else no noise acts; got {start}")
     chosen = _seeds(seeds)
@@ -189,13 +199,17 @@ def plan_sweep(
             colours if one == "noise" else (None,),
             laws if _draws(one) else laws[:1],
             _sizes(batches, one),
+            _values("momentum", betas, one, 0.0),
+            holds[EVERY],
             chosen,
         )
-        for eta, sd, colour, kind, size, seed in options:
+        for eta, sd, colour, kind, size, beta, held, seed in options:
             run = make_run(
                 name, set or {}, one, lr=eta, sigma=sd, taps=colour, law=kind, batch=size,
                 seed=seed, steps=steps, measure=measured_steps(steps, points),
                 schedule=schedule, start=start, stop=stop, leave=leave, relax=relax,
+                optimizer=optimizer, momentum=beta, nesterov=nesterov, hold=held,
+                antithetic=antithetic, average=average,
             )  # fmt: skip
             runs[run.name] = run
     _check_start(runs.values())
@@ -245,6 +259,12 @@ def sweep(
     - `points`: about how many steps are measured, equally far apart in the logarithm (default 40).
     - `relax`: whether to descend without noise at the end, with the run's own learning rate until
       |g| < 1e-8 (1 + |g at the start|), at most 100,000 steps (default True).
+    - `optimizer`: "sgd" or "adam", torch's, with its usual betas. `momentum`*: of SGD, in [0, 1);
+      `nesterov`: whether it is Nesterov's. The noise never passes through them.
+    - `hold`: how many steps a draw on the weights stays, or a list; `antithetic`: whether draws
+      come in pairs +ξ, −ξ. Both as in `antipgd.torch`.
+    - `average`: over how many of the last steps means are taken, at w and at every step: rows of
+      place "average" have training loss, norm (of the mean square) and watched quantity.
 
     >>> t = sweep("widening_valley", set={"d": 5}, method=["gd", "anti"], lr=0.1, sigma=0.1,
     ...           steps=100, seeds=2, points=3)

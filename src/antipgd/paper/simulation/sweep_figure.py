@@ -75,10 +75,10 @@ def _exits(rows: pd.DataFrame, measure: str, ends: tuple[float, float]) -> list[
 def _sweep_label(key: tuple, several: set[str]) -> str:
     """What differs between the lines of a method."""
     setting = dict(zip(SETTING, key, strict=True))
-    signs = {"lr": "η", "sigma": "σ", "taps": "taps", "law": "law", "batch": "batch"}
+    signs = {"lr": "η", "sigma": "σ", "momentum": "β"}
     return " ".join(
-        f"{sign}={setting[name]}"
-        for name, sign in signs.items()
+        f"{signs.get(name, name)}={setting[name]}"
+        for name in SETTING
         if name in several and not pd.isna(setting[name]) and setting[name] not in ("", 0.0)
     )
 

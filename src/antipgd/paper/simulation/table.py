@@ -8,13 +8,15 @@ import pandas as pd
 from antipgd.estimate import Estimate
 from antipgd.paper.methods import SIMULATED
 from antipgd.paper.record import Record
-from antipgd.paper.simulation.spec import PLACES
+from antipgd.paper.simulation.spec import MEASURES, PLACES
 
-COLUMNS = (
-    "problem", "method", "lr", "sigma", "taps", "law", "batch", "seed", "step", "place",
-    "train_loss", "test_loss", "trace", "status", "diverged_at",
-)  # fmt: skip
-SETTING = ("problem", "method", "lr", "sigma", "taps", "law", "batch")  # what seeds repeat
+SETTING = (
+    "problem", "method", "lr", "sigma", "taps", "law", "batch", "optimizer", "momentum", "nesterov",
+    "hold", "antithetic",
+)  # fmt: skip  # what seeds repeat
+COLUMNS = (*SETTING, "seed", "step", "place", *MEASURES, "status", "diverged_at")
+USUAL = {"law": ("", "gaussian"), "optimizer": ("sgd",), "momentum": (0.0,), "nesterov": (False,),
+         "hold": (1,), "antithetic": (False,)}  # fmt: skip  # not worth a column that says it
 
 
 def number(value: float) -> str:
@@ -29,7 +31,7 @@ def written_taps(taps: Iterable[float]) -> str:
 
 def _first(values: dict[tuple[int, str], tuple[float, ...]]) -> tuple[float, ...]:
     """Those at the beginning, where every run is measured."""
-    return next(iter(values.values()), (0.0,) * 3)
+    return next(iter(values.values()), (0.0,) * len(MEASURES))
 
 
 def _values(record: Record) -> dict[tuple[int, str], tuple[float, ...]]:
@@ -37,14 +39,14 @@ def _values(record: Record) -> dict[tuple[int, str], tuple[float, ...]]:
     that its problem does not have."""
     run = record.run
     values: dict[tuple[int, str], tuple[float, ...]] = {
-        (step, place): tuple(math.nan if number is None else number for number in numbers[:3])
+        (step, place): tuple(math.nan if number is None else number for number in numbers)
         for step, place, *numbers in record.points
     }
     if record.diverged_at is not None:
         lost = tuple(number if math.isnan(number) else math.inf for number in _first(values))
         places = [place for place in PLACES if run.measured_at(place)]
         for place in places:
-            for step in run.measure if place != "relaxed" else run.measure[-1:]:
+            for step in run.measure if place in ("w", "z") else run.measure[-1:]:
                 values.setdefault((step, place), lost)
     return values
 
@@ -55,8 +57,8 @@ def table(records: Iterable[Record]) -> pd.DataFrame:
     rows = []
     for record in records:
         run = record.run
-        setting = (run.problem, run.method, run.lr, run.sigma, written_taps(run.taps), run.law,
-                   run.batch, run.seed)  # fmt: skip
+        fixed = {name: getattr(run, name) for name in SETTING} | {"taps": written_taps(run.taps)}
+        setting = (*fixed.values(), run.seed)
         values = _values(record)
         for place in PLACES:
             for step in sorted(step for step, where in values if where == place):
@@ -74,6 +76,11 @@ def _shown(values: pd.Series, form: str = ".3g") -> str:
     low, high = estimate.interval()
     around = "" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]"
     return f"{estimate.mean:{form}}{around}"
+
+
+# The summary's measures; the training loss only where it is averaged.
+SHOWN = {"test_loss": "test", "trace": "trace", "watched": "watched", "train_loss": "train"}
+UNSHOWN = {("train", "w"), ("train", "z"), ("train", "relaxed")}
 
 
 def _counts(ends: pd.DataFrame, sides: Iterable[str]) -> dict[str, object]:
@@ -98,12 +105,12 @@ def summary(result: pd.DataFrame) -> pd.DataFrame:
         setting = dict(zip(SETTING, key, strict=True))
         last = group.loc[group.groupby(["seed", "place"])["step"].idxmax()]
         row = {k: "" if pd.isna(v) else v for k, v in setting.items() if k != "problem"}
-        places = PLACES if row["taps"] != "" else ("w", "relaxed")
         row |= _counts(last[last["place"] == "w"], sides)
-        for place in PLACES:
-            for measure, short in (("test_loss", "test"), ("trace", "trace")):
+        for measure, short in SHOWN.items():
+            for place in PLACES:
+                shown = (place != "z" or row["taps"] != "") and (short, place) not in UNSHOWN
                 values = last.loc[last["place"] == place, measure]
-                row[f"{short} {place}"] = _shown(values) if place in places else ""
+                row[f"{short} {place}"] = _shown(values) if shown else ""
         rows.append(row)
     frame = pd.DataFrame(rows)
     return frame.loc[:, [(frame[name] != "").any() for name in frame]]
@@ -117,17 +124,18 @@ def _keys(frame: pd.DataFrame) -> pd.DataFrame:
     keys["sigma"] = keys["sigma"].map(number).where(noisy, "")
     if "taps" in keys and not (keys["method"] == "noise").any():
         keys = keys.drop(columns="taps")
-    if "law" in keys and keys["law"].isin(["", "gaussian"]).all():
-        keys = keys.drop(columns="law")
+    keys = keys.drop(columns=[n for n in USUAL if n in keys and keys[n].isin(USUAL[n]).all()])
+    if "momentum" in keys:
+        keys["momentum"] = keys["momentum"].map(number)
     return keys.loc[:, [(keys[name] != "").any() for name in keys]]
 
 
 def summary_text(frame: pd.DataFrame) -> str:
-    """A summary to print: a table of the test losses and one of the traces, to fit a screen."""
+    """A summary to print: a table for each measure, to fit a screen."""
     keys = _keys(frame)
     counts = [name for name in ("n", "diverged") if name in frame]
     left = [name for name in frame if name.startswith("left ")]
-    tables = [[name for name in frame if name.startswith(kind)] for kind in ("test ", "trace ")]
+    tables = [[n for n in frame if n.startswith(f"{short} ")] for short in SHOWN.values()]
     tables = [names for names in tables if names]
     if left:
         tables.insert(0, left)

@@ -249,3 +249,19 @@ def gradient(code, matrix, vector, shift, w, work, r, watched, g):
         _hidden_unit(matrix, vector, shift, w, r, watched, g)
     else:
         raise NotImplementedError("a problem that is not compiled")
+
+
+@jit
+def add_losses(code, examples, r, w, watched, sums):
+    """Add the losses at `w`, from what `gradient` with all examples has just left there."""
+    if code == WIDENING_VALLEY:
+        v = w.shape[0] - LANES
+        for lane in range(LANES):
+            sums[lane] += w[v + lane] * w[v + lane] * watched[lane] / 2
+        return
+    divisor = (4 if code == QUADRATIC_REGRESSION else 2) * examples
+    for lane in range(LANES):
+        total = 0.0
+        for i in range(examples):
+            total += r[LANES * i + lane] * r[LANES * i + lane]
+        sums[lane] += total / divisor
