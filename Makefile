@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help paper test test-slow test-hosts lint bench bench-flatness agreement battery house clean
+.PHONY: help paper test test-slow test-hosts lint bench bench-flatness clocks agreement battery house clean
 
 help:
 	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench      speed and memory against real peers; writes benchmarks/results.json"
 	@echo "make bench-flatness  traces of Hessians against PyHessian, curvlinops and"
 	@echo "                hessian-eigenthings, in an environment of their own (15 minutes)"
+	@echo "make clocks     which clock an optimizer has; writes benchmarks/clocks.json (15 minutes)"
 	@echo "make agreement  how NumPy, numba, torch, JAX and Triton agree, in numbers"
 	@echo "make battery    dieharder on the words of the stream (an hour or more)"
 	@echo "make house      how the tree is built: lines, sizes, lists written twice; with"
@@ -66,6 +67,9 @@ bench: $(VENV)/ready
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/optax_step.py
 	$(BIN)/python benchmarks/forms.py
+
+clocks: $(VENV)/ready
+	$(BIN)/python benchmarks/clocks.py
 
 # The peers bring torchvision, which breaks other libraries beside a CPU torch: not into .venv.
 PEERS := .venv-peers
