@@ -28,6 +28,11 @@ def _stack(arrays: list) -> Tensor:
     return torch.stack([torch.from_numpy(np.ascontiguousarray(array)) for array in arrays])
 
 
+def _times(rows: Tensor, matrices: Tensor) -> Tensor:
+    """Each row with its matrix; eight times as fast as matrix times column."""
+    return torch.bmm(rows[:, None], matrices)[:, 0]
+
+
 class Regression:
     """The paper's quadratic regression, w of shape (seeds, 100)."""
 
@@ -36,45 +41,51 @@ class Regression:
     def __init__(self, seeds) -> None:
         self.each = [self.single.data(np.random.default_rng([7, seed])) for seed in seeds]
         self.X, self.y = (_stack([getattr(d, name) for d in self.each]) for name in "Xy")
+        self.XT = self.X.mT.contiguous()
+        self.squares = (self.X**2).sum(1)
         self.start = torch.ones(len(seeds), self.single.d, dtype=torch.float64)
 
     def _back(self, w: Tensor) -> Tensor:
         """Xᵀ of the residuals."""
-        residual = torch.einsum("snd,sd->sn", self.X, w * w) - self.y
-        return torch.einsum("sn,snd->sd", residual, self.X)
+        return _times(_times(w * w, self.XT) - self.y, self.X)
 
     def gradient(self, w: Tensor) -> Tensor:
         return w * self._back(w) / self.single.n
 
     def trace(self, w: Tensor) -> Tensor:
-        squares = (self.X**2).sum(1)
-        return (self._back(w) + 2 * w * w * squares).sum(1) / self.single.n
+        return (self._back(w) + 2 * w * w * self.squares).sum(1) / self.single.n
 
 
 class Sensing:
-    """The paper's matrix sensing, w of shape (seeds, n, n)."""
+    """The paper's matrix sensing in float32, w of shape (seeds, n, n)."""
 
     single = MatrixSensing()
 
     def __init__(self, seeds) -> None:
         self.each = [self.single.data(np.random.default_rng([7, seed])) for seed in seeds]
+        self.B, self.y, self.Q = (
+            _stack([getattr(d, name) for d in self.each]).float()
+            for name in ("B", "y", "sum_of_squares")
+        )
+        self.BT = self.B.mT.contiguous()
         n = self.single.n
         rows, columns = np.triu_indices(n)
-        S = np.zeros((len(seeds), self.single.measurements, n, n))
-        S[:, :, rows, columns] = np.stack([data.B for data in self.each]) / 2
-        S += S.swapaxes(2, 3)
-        self.S = torch.from_numpy(S).flatten(2)
-        self.traces = torch.from_numpy(np.trace(S, axis1=2, axis2=3))
-        self.y, self.Q = (_stack([getattr(d, k) for d in self.each])
-                          for k in ("y", "sum_of_squares"))  # fmt: skip
-        self.start = torch.eye(n, dtype=torch.float64).repeat(len(seeds), 1, 1)
+        self.pairs = torch.from_numpy(rows * n + columns)  # places of the packed pairs in n × n
+        self.place = torch.zeros(n, n, dtype=torch.int64)  # and back
+        self.place[rows, columns] = self.place[columns, rows] = torch.arange(len(rows))
+        self.place = self.place.flatten()
+        self.halves = torch.where(torch.eye(n).bool(), 1.0, 0.5)
+        self.traces = self.B[:, :, torch.from_numpy(rows == columns)].sum(2)
+        self.start = torch.eye(n).repeat(len(seeds), 1, 1)
 
     def _residual(self, U: Tensor) -> Tensor:
-        return (self.S @ (U @ U.mT).flatten(1)[:, :, None])[..., 0] - self.y
+        packed = (U @ U.mT).flatten(1).index_select(1, self.pairs)
+        return _times(packed, self.BT) - self.y
 
     def gradient(self, U: Tensor) -> Tensor:
-        sums = self._residual(U)[:, None] @ self.S  # Σ_i r_i S_i
-        return 2 / self.single.measurements * sums.view_as(U) @ U
+        packed = _times(self._residual(U), self.B)
+        sums = packed.index_select(1, self.place).view_as(U) * self.halves  # Σ_i r_i S_i
+        return 2 / self.single.measurements * sums @ U
 
     def trace(self, U: Tensor) -> Tensor:
         first = 4 * (U * (self.Q @ U)).sum((1, 2))
