@@ -13,7 +13,7 @@ seeds, each with data of its own, 3 learning rates × 3 σ, levels .9 and .7. Th
 has the clock Σησ^B if on each of its problems the interval of a lies within ±.15 of 1 and that of
 b within ±.15 of B, and the means of b between neighbouring σ within ±.25 of B.
 
-Writes benchmarks/clocks.json. Names of rows measure these alone and write nothing.
+Writes benchmarks/clocks.json; names of rows measure these alone and leave the others there.
 """
 
 import json
@@ -206,25 +206,30 @@ def line(name: str, row: Row, found: dict) -> str:
             f"{found['left without noise']:.2f} | {verdict} |")  # fmt: skip
 
 
+def _add(name: str, found: dict) -> None:
+    """Write a row beside those that are there."""
+    path = Path(__file__).with_name("clocks.json")
+    rows = json.loads(path.read_text())["rows"] if path.exists() else {}
+    rows[name] = found
+    result = {
+        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "versions": {module.__name__: module.__version__ for module in (np, torch)},
+        "seeds": len(SEEDS), "levels": [FIRST, LAST],
+        "rows": {each: rows[each] for each in ROWS if each in rows},
+    }  # fmt: skip
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
 def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     print(f"| optimizer, problem | a | b | b by neighbours | b from the start to {FIRST}, {LAST} | "
           "trace left without noise | clock |\n|---|---|---|---|---|---|---|")  # fmt: skip
-    rows = {}
     for name in names or ROWS:
         begin = time.process_time()
-        rows[name] = measured(ROWS[name])
-        print(line(name, ROWS[name], rows[name]), flush=True)
+        found = measured(ROWS[name])
+        print(line(name, ROWS[name], found), flush=True)
         print(f"{name}: {time.process_time() - begin:.0f} s", file=sys.stderr, flush=True)
-    if not names:
-        result = {
-            "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-            "versions": {m.__name__: m.__version__ for m in (np, torch)},
-            "seeds": len(SEEDS), "levels": [FIRST, LAST], "rows": rows,
-        }  # fmt: skip
-        path = Path(__file__).with_name("clocks.json")
-        path.write_text(json.dumps(result, indent=1) + "\n")
-        print(f"\nwritten to {path.name}")
+        _add(name, found)
 
 
 if __name__ == "__main__":
