@@ -1,12 +1,16 @@
 """`make clocks`: what it steps with is what torch steps with, and its rule can say no."""
 
+import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import clocks
+from antipgd.torch.kinds import kind_of, why_unknown
 
 
 @pytest.mark.parametrize("problem", [clocks.Regression, clocks.Sensing, clocks.SmallSensing])
@@ -61,6 +65,29 @@ def test_all_seeds_in_one_tensor_step_as_each_would():
     np.testing.assert_allclose(*paths, rtol=1e-9)
 
 
+class Slope:
+    """A trace that falls by lr a step, from 1, for all seeds but number 1."""
+
+    def __init__(self, seeds):
+        self.falls = torch.tensor([[float(seed != 1)] for seed in seeds], dtype=torch.float64)
+        self.start = torch.ones(len(seeds), 1, dtype=torch.float64)
+
+    def gradient(self, w):
+        return self.falls
+
+    def trace(self, w):
+        return w[:, 0]
+
+
+def test_steps_are_counted_to_both_levels():
+    row = clocks.Row("sgd", Slope, clocks.SGD, (0.004, 0.008), (0.1, 0.2), 0.0, steps=0)
+    problem = Slope([0, 1])
+    found = clocks.steps_to(row, problem, problem.start, 0.004, 0.1, 100)
+    np.testing.assert_equal(found, [[25, np.nan], [75, np.nan]])
+    assert clocks.able(row, [0, 1, 2]) == [0, 2]
+    assert clocks.without_noise(row, problem, problem.start, 50) == pytest.approx(0.8)
+
+
 def test_exponents_are_found():
     lrs, sigmas = (0.1, 0.2, 0.4), (0.01, 0.02, 0.04)
     rng = np.random.default_rng(3)
@@ -87,3 +114,26 @@ def test_intervals():
     mean, half = clocks.interval([1.0, 2.0, 3.0])
     assert mean == 2
     assert half == pytest.approx(4.302653 / math.sqrt(3))  # t of 2 degrees, s = 1
+
+
+FOUND = json.loads(Path(clocks.__file__).with_name("clocks.json").read_text())["rows"]
+JUDGED = [name for name, found in FOUND.items() if found["fits"] is not None]
+TORCHS = [name for name in JUDGED if not name.startswith("signs")]  # which torch lacks
+
+
+def test_the_page_has_what_was_measured():
+    page = (Path(__file__).parents[1] / "docs/forms.md").read_text()
+    assert set(FOUND) == set(clocks.ROWS)
+    for name, found in FOUND.items():
+        assert clocks.line(name, clocks.ROWS[name], found) in page
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_a_clock_is_known_where_the_rule_says_so(name):
+    row = clocks.ROWS[name]
+    kind = getattr(torch.optim, re.match(r"\w+", name)[0])
+    optimizer = kind([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1, **row.options)
+    why = why_unknown(0, optimizer, optimizer.param_groups[0])
+    assert FOUND[name]["fits"] == (why == "")
+    if not why:
+        assert kind_of(optimizer).power == clocks.B_OF[row.clock]

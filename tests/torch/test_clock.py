@@ -62,10 +62,10 @@ TABLE = {
     "subclass with a step": (lambda p: Stepping(p, 0.1), "unknown"),
     "Adam": (lambda p: optim.Adam(p, 0.1), "adam"),
     "Adam fused": (lambda p: optim.Adam(p, 0.1, fused=True), "adam"),
-    "AdamW": (lambda p: optim.AdamW(p, 0.1), "adam"),
+    "AdamW": (lambda p: optim.AdamW(p, 0.1, weight_decay=0), "adam"),
     "amsgrad": (lambda p: optim.Adam(p, 0.1, amsgrad=True), "unknown"),
     "decayed Adam": (lambda p: optim.Adam(p, 0.1, weight_decay=0.01), "unknown"),
-    "decayed AdamW": (lambda p: optim.AdamW(p, 0.1, weight_decay=0.02), "unknown"),
+    "decayed AdamW": (lambda p: optim.AdamW(p, 0.1, weight_decay=0.001), "unknown"),
     "NAdam": (lambda p: optim.NAdam(p, 0.1), "adam"),
     "RAdam": (lambda p: optim.RAdam(p, 0.1), "adam"),
     "RMSprop": (lambda p: optim.RMSprop(p, 0.1), "adam"),
@@ -139,10 +139,20 @@ def test_the_number_is_an_explicit_sum():
 
 
 def test_adams_number():
-    optimizer = optim.AdamW(
-        [{"params": [weight(4)], "lr": 0.1}, {"params": [weight(2)], "lr": 0.4}]
-    )
+    groups = [{"params": [weight(4)], "lr": 0.1}, {"params": [weight(2)], "lr": 0.4}]
+    optimizer = optim.AdamW(groups, weight_decay=0)
     assert clock_after(3, optimizer) == pytest.approx(3 * 0.1 * (4 * 0.1 + 2 * 0.4) / 6, rel=1e-12)
+
+
+def test_adamw_without_decay_is_adam():
+    """So that what was measured of the one holds for the other."""
+    ours, theirs = weight(), weight()
+    optimizers = optim.AdamW([ours], 0.1, weight_decay=0), optim.Adam([theirs], 0.1)
+    for n in range(5):
+        for parameter, optimizer in zip((ours, theirs), optimizers, strict=True):
+            parameter.grad = parameter.detach() ** 2 + n
+            optimizer.step()
+    assert torch.equal(ours, theirs)
 
 
 def test_dampening_counts_where_there_is_momentum():

@@ -58,7 +58,7 @@ _PLAIN = {"weight_decay": 0.0, "amsgrad": 0.0, "centered": 0.0}
 KNOWN: dict[type, Known] = {
     torch.optim.SGD: (SGD, {}),
     torch.optim.Adam: (ADAM, _PLAIN),
-    torch.optim.AdamW: (ADAM, {**_PLAIN, "weight_decay": 0.01}),
+    torch.optim.AdamW: (ADAM, _PLAIN),
     torch.optim.NAdam: (ADAM, _PLAIN),
     torch.optim.RAdam: (ADAM, _PLAIN),
     torch.optim.RMSprop: (ADAM, {**_PLAIN, "momentum": 0.0}),
