@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help paper proofs test test-slow test-hosts lint bench bench-flatness agreement battery house clean
+.PHONY: help paper proofs test test-slow test-hosts lint bench bench-flatness clocks finder agreement battery house clean
 
 help:
 	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
@@ -20,6 +20,9 @@ help:
 	@echo "make bench      speed and memory against real peers; writes benchmarks/results.json"
 	@echo "make bench-flatness  traces of Hessians against PyHessian, curvlinops and"
 	@echo "                hessian-eigenthings, in an environment of their own (15 minutes)"
+	@echo "make finder     find_sigma against a search on ten pairs of network and data; needs Debian's"
+	@echo "                dataset-fashion-mnist; writes benchmarks/finder.json (an hour)"
+	@echo "make clocks     which clock an optimizer has; writes benchmarks/clocks.json (15 minutes)"
 	@echo "make agreement  how NumPy, numba, torch, JAX and Triton agree, in numbers"
 	@echo "make battery    dieharder on the words of the stream (an hour or more)"
 	@echo "make house      how the tree is built: lines, sizes, lists written twice; with"
@@ -79,6 +82,12 @@ bench: $(VENV)/ready
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/optax_step.py
 	$(BIN)/python benchmarks/forms.py
+
+finder: $(VENV)/ready
+	$(BIN)/python benchmarks/finder.py
+
+clocks: $(VENV)/ready
+	$(BIN)/python benchmarks/clocks.py
 
 # The peers bring torchvision, which breaks other libraries beside a CPU torch: not into .venv.
 PEERS := .venv-peers

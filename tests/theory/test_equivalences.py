@@ -78,6 +78,11 @@ def test_the_clock_of_adam():
     assert adam_fall(2e-3, 0.025, as_if_sgd) > 1.5 * base
 
 
+def test_the_clock_of_muon_is_linear_in_sigma():
+    assert clock(0.1, 0.02, 50, optimizer="muon") == pytest.approx(0.1, rel=1e-12)
+    assert steps_for(0.1, 0.1, 0.01, optimizer="muon") == 100
+
+
 @pytest.mark.parametrize(("form", "scale"), [("quarter", 0.5), ("half", 1.0)])
 def test_label_noise_spreads_the_weights_as_much_as_sigma(form, scale):
     rng = np.random.default_rng(0)
@@ -156,8 +161,12 @@ def test_a_delay_is_positive_and_grows_as_the_saddle_flattens(a):
         (lambda: clock(-0.1, 1.0, 5), "lr > 0; got lr=-0.1"),
         (lambda: clock(0.1, 1.0, -5), "steps >= 0; got steps=-5"),
         (lambda: clock(0.1, 1.0, 5, momentum=1.0), "momentum < 1; got momentum=1.0"),
-        (lambda: clock(0.1, 1.0, 5, momentum=0.9, optimizer="adam"), "Adam's own"),
-        (lambda: clock(0.1, 1.0, 5, optimizer="lion"), "'sgd' or 'adam'; got optimizer='lion'"),
+        (lambda: clock(0.1, 1.0, 5, momentum=0.9, optimizer="adam"), "adam's own"),
+        (lambda: clock(0.1, 1.0, 5, momentum=0.9, optimizer="muon"), "muon's own"),
+        (
+            lambda: clock(0.1, 1.0, 5, optimizer="lion"),
+            "'sgd', 'adam', 'muon'.; got optimizer='lion'",
+        ),
         (lambda: steps_for(1.0, 0.1, 0.0), "the clock stands; got sigma=0.0"),
         (lambda: sigma_of_label_noise(1.0, 0.1, 0), "examples >= 1; got examples=0"),
         (lambda: label_noise_of_sigma(1.0, 0.1, 5, "third"), "got form='third'"),

@@ -25,8 +25,9 @@ JUNK = [
 OTHER = {
     "stream": 2, "form": "forward", "law": "laplace", "taps": [1.0], "namespace": "b",
     "relative": True, "seed": 4, "sigma": 0.2, "step": 5, "clock": 1.0, "paused": True,
+    "clocks": [["sgd", 1.0]],
 }  # fmt: skip
-LISTS = ["names", "shapes", "first_lrs", "scales", "sigmas", "taps"]
+LISTS = ["names", "shapes", "first_lrs", "scales", "sigmas", "taps", "clocks"]
 KINDS = ["drop", "junk", "junk", "deep", "deep", "unknown", "everywhere", "other", "whole",
          "no key", "swap", "format", "damaged"]  # fmt: skip
 TORCHS = ["fewer params", "odd params", "no state", "odd state", "no groups", "odd group",
@@ -61,7 +62,8 @@ def old_format(state):
             **json.loads(group["antipgd"]),
         }
         del fields["format"]
-        fields.pop("samples", None)
+        for later in ("clocks", "samples"):
+            fields.pop(later, None)
         fields["version"] = fields.pop("stream")
         group["antipgd"] = fields
     return state
@@ -97,7 +99,7 @@ def _mutate(kind, groups, i, dice):
     elif kind == "junk":
         noise[field] = junk
     elif kind == "deep":
-        _mutate_list(noise[dice.choice(LISTS)], junk, dice)
+        _mutate_list(noise[dice.choice([name for name in LISTS if name in noise])], junk, dice)
     elif kind == "unknown":
         noise[dice.choice(["hold", "colour", 3])] = junk
     elif kind == "everywhere":

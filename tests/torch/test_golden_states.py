@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from antipgd.torch import attach, clean_state_dict
+from antipgd.torch.members import rms
 from antipgd.torch.record import FORMAT
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -17,7 +19,11 @@ spec = importlib.util.spec_from_file_location("write_states", VECTORS / "write_s
 writing = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(writing)
 
-WRITTEN = [*range(FORMAT + 1), "1-samples"]  # fields that came without a new format stand after it
+WRITTEN = [
+    *range(FORMAT + 1),
+    "1-samples",
+    "1-clocks",
+]  # fields that came without a new format stand after it
 GOLDEN = {name: json.loads((VECTORS / f"noise-state-{name}.json").read_text()) for name in WRITTEN}
 
 
@@ -28,6 +34,23 @@ def tensors(state):
         for i, entry in state["state"].items()
     }
     return {"state": buffers, "param_groups": copy.deepcopy(state["param_groups"])}
+
+
+COUNTED_ALIKE = ("anti", "positions")  # at all times; other taps were not looked at before
+
+
+def clock_of(case):
+    """Σησ²/(1−momentum) as it stands in the vectors, by hand."""
+    if case == "no clean weights":
+        return math.nan
+    steps = writing.BEFORE / 0.1
+    if case != "every field":
+        return steps * (16 * 0.05 * 0.1**2 + 11 * 0.02 * 0.05**2) / 27
+    weights, _ = writing.make(case)
+    sizes = {name: rms(weight) ** 2 for name, weight in weights.items()}
+    rates = [12 * 0.05 * 0.2**2 * sizes["a.0"], 4 * 0.05 * 0.2**2 * sizes["a.1"],
+             6 * 0.02 * 0.05**2 * sizes["b.0"]]  # fmt: skip
+    return steps * sum(rates) / 22 * (1 + 0.7**2)  # draws are carried with 1 and .7
 
 
 def close(weights, expected):
@@ -51,6 +74,8 @@ def test_a_checkpoint_of_each_format_goes_on(written, case, order):
     if order == "load, attach":
         noise = attach(optimizer, **settings)
     assert noise.step_count == writing.BEFORE
+    expected = clock_of(case) if "clocks" in str(written) or case in COUNTED_ALIKE else math.nan
+    assert noise.clock == pytest.approx(expected, rel=1e-12, nan_ok=True)
     writing.train(weights, optimizer, writing.AFTER)
     close(weights, golden["weights after"])
     if noise.removable:

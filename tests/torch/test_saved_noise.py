@@ -41,6 +41,18 @@ BAD = {
     "hold": [0, 1.5, "2", True],
     "draws": ["batch", 1, None],
     "antithetic": [0, "no", None],
+    "clocks": [
+        [["sgd"]],
+        [["lion", 0.5]],
+        [["sgd", -0.5]],
+        [["sgd", 0.5], ["sgd", 0.5]],
+        [["sgd", "0"]],
+        [[None, 0.5]],
+        ["sgd", 0.5],
+        {"sgd": 0.5},
+        0.5,
+        None,
+    ],
     "samples": [["0000"], ["0000000g", ""], ["00000000"], [3, ""], "00000000", None],
 }
 
@@ -79,7 +91,8 @@ def test_formats_and_fields_that_are_not_known():
 
 
 def test_a_record_is_what_it_was_after_writing_and_reading():
-    changes = ({}, {"clock": None}, {"samples": ["3f80000000000000", ""]},
+    changes = ({}, {"clock": None}, {"clocks": [["adam", None], ["sgd", 0.5]]},
+               {"samples": ["3f80000000000000", ""]},
                {"namespace": "a", "relative": True, "paused": True},
                {"form": "forward", "hold": 2, "draws": "rank", "antithetic": True},
                {"law": "student-t:2.5", "seed": 2**64 - 1, "sigma": 0.1 + 0.2})  # fmt: skip

@@ -25,7 +25,7 @@ from antipgd.flatness.measuring import measuring
 from antipgd.flatness.objective import Loss, Objective
 from antipgd.theory import finder
 from antipgd.torch.advice import drowned
-from antipgd.torch.clock import ADAPTIVE
+from antipgd.torch.kinds import SGD, kind_of
 from antipgd.torch.members import rms
 
 GRID = tuple(np.geomspace(10**-3.5, 10**0.5, 17))  # times the root mean square of all weights
@@ -47,7 +47,7 @@ class FoundSigma:
     the cost. `rows` are (σ, cost, its share of `scale`) for each σ of the grid, `table` is that in
     print. `steps` is how many steps of Anti-PGD from here, rehearsed with full gradients, halve
     that cost; None if 200 did not; `left` of it is left in the last half of them. Both are None
-    without a learning rate and for adaptive optimizers. `enough` says whether the planned steps
+    without a learning rate and for other optimizers than SGD. `enough` says whether the planned steps
     are as many, the fewest that training anew may take. `lowered` is the σ of the rule where its
     noise broke the rehearsal, which `sigma` does not; None where it did not, too. `drowns` is what
     `attach` and `perturb` warn of, if they would at these weights.
@@ -167,12 +167,12 @@ Rate = tuple[float, float]  # learning rate and momentum
 
 
 def _rate(lr: float | None, momentum: float, optimizer: Optimizer | None) -> Rate | None:
-    """None where it is not known, or for an adaptive optimizer."""
+    """None where it is not known, or for another optimizer than SGD."""
     if lr is not None and optimizer is not None:
         raise ValueError(f"give lr= or optimizer=, not both; got lr={lr!r}")
     if optimizer is not None:
         groups = [(g["lr"], g.get("momentum", 0) or 0) for g in optimizer.param_groups]
-        if isinstance(optimizer, ADAPTIVE) or "betas" in optimizer.param_groups[0]:
+        if kind_of(optimizer) is not SGD:  # whose steps can be rehearsed
             return None
         if len(set(groups)) > 1:
             raise ValueError(f"param groups differ in (lr, momentum), {groups}: give lr= instead")

@@ -5,11 +5,11 @@ learning rate. Knows no loss.
 """
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 from antipgd.theory.linear import require
 
-Optimizer = Literal["sgd", "adam"]
+Optimizer = Literal["sgd", "adam", "muon"]
 Form = Literal["quarter", "half"]
 _FACTORS = {"quarter": 4, "half": 2}
 
@@ -18,10 +18,11 @@ def _rate(lr: float, sigma: float, momentum: float, optimizer: str) -> float:
     """The clock's advance per step."""
     require(0 < lr < math.inf, "a finite lr > 0", lr=lr)
     require(0 <= sigma < math.inf, "a finite sigma >= 0", sigma=sigma)
-    require(optimizer in ("sgd", "adam"), "optimizer 'sgd' or 'adam'", optimizer=optimizer)
+    kinds = get_args(Optimizer)
+    require(optimizer in kinds, f"optimizer, one of {kinds}", optimizer=optimizer)
     require(0 <= momentum < 1, "0 <= momentum < 1", momentum=momentum)
-    if optimizer == "adam":
-        require(momentum == 0, "no momentum beside Adam's own", momentum=momentum)
+    if optimizer != "sgd":
+        require(momentum == 0, f"no momentum beside {optimizer}'s own", momentum=momentum)
         return lr * sigma
     return lr * sigma**2 / (1 - momentum)
 
@@ -29,11 +30,13 @@ def _rate(lr: float, sigma: float, momentum: float, optimizer: str) -> float:
 def clock(
     lr: float, sigma: float, steps: int, *, momentum: float = 0.0, optimizer: Optimizer = "sgd"
 ) -> float:
-    """τ = ησ²n/(1−β) for SGD with momentum β; ησn for Adam.
+    """τ = ησ²n/(1−β) for SGD with momentum β; ησn for Adam and, in a unit of its own, Muon.
 
-    Runs of one problem with equal τ are equally far along their valley. Condition: η‖∇²L‖ and
-    σ small enough for def:L_tilde; for Adam, noise must dominate its second moments and η ≪ σ. At
-    learning rates with η‖∇²L‖ not ≪ 1 use `finite_rate.clock`, of which this is the limit.
+    Runs of one problem with equal τ are equally far along their valley. That of SGD is derived, the
+    limit of small η‖∇²L‖ and σ (def:L_tilde); at learning rates with η‖∇²L‖ not ≪ 1 use
+    `finite_rate.clock`, of which this is the limit. Those of Adam and Muon were measured
+    (`make clocks`): without weight decay, noise that dominates the second moments, η ≪ σ. `kind`
+    of `antipgd.torch`'s `noise.clock` has the same names.
 
     >>> round(clock(0.1, 0.05, 20_000), 9)
     5.0

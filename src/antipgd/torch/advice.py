@@ -11,9 +11,8 @@ from statistics import median
 
 from torch import Tensor
 
-from antipgd.torch.clock import whys_unknown
+from antipgd.torch.clock import Clock
 from antipgd.torch.members import Member, rms
-from antipgd.torch.together import Together
 
 log = logging.getLogger("antipgd")
 
@@ -74,9 +73,9 @@ def described(
     members: Sequence[Member],
     sigmas: Sequence[float],
     left_out: Sequence[str],
-    optimizers: Together,
+    clock: Clock,
 ) -> str:
-    """Every tensor with the σ of its next draw, what takes none, and what is unknown."""
+    """Every tensor with the σ of its next draw, what takes none, and the clock."""
     frozen = [member.name for member in members if member.frozen]
     lines = [
         title,
@@ -87,7 +86,7 @@ def described(
         ),
         f"  excluded: {', '.join(left_out) or 'none'}",
         *([f"  frozen: {', '.join(frozen)}"] if frozen else []),
-        *(f"  clock unknown: {why}" for why in whys_unknown(optimizers)),
+        f"  {clock.line()}",
         "  0 bytes per parameter",
     ]
     return "\n".join(lines)

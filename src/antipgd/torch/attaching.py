@@ -14,10 +14,10 @@ from antipgd.torch import saved
 from antipgd.torch.anchored import refuse_unfit
 from antipgd.torch.beginning import begin, checked_settings, refuse_shared
 from antipgd.torch.drawing import Drawing
-from antipgd.torch.handle import Settings
 from antipgd.torch.in_weights import InWeights
 from antipgd.torch.members import Exclude
 from antipgd.torch.membership import Membership
+from antipgd.torch.settings import Settings
 
 
 def attach(

@@ -17,10 +17,11 @@ from antipgd.noise.injection import check_sigma
 from antipgd.torch import saved
 from antipgd.torch.advice import advise
 from antipgd.torch.drawing import Drawing
-from antipgd.torch.handle import Noise, Settings
+from antipgd.torch.handle import Noise
 from antipgd.torch.living import attached_noises, carried_by_abandoned, stop_abandoned
 from antipgd.torch.parts import agree, is_distributed
 from antipgd.torch.record import LAST_STEP, Record
+from antipgd.torch.settings import Settings
 from antipgd.torch.stepping import has_stepped
 
 log = logging.getLogger("antipgd")

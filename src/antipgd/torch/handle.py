@@ -6,49 +6,34 @@ two forms below this, `in_weights` and `forward`.
 """
 
 import logging
-import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from antipgd.noise import STREAM_VERSION, Law, Schedule
+from antipgd.noise import STREAM_VERSION
 from antipgd.noise.injection import check_sigma
-from antipgd.noise.taps import Taps, telescopes
+from antipgd.noise.taps import telescopes
 from antipgd.torch import matching, saved
 from antipgd.torch.advice import described
+from antipgd.torch.clock import Clock, Counting
 from antipgd.torch.detached import DetachedNoise
-from antipgd.torch.drawing import Drawing
 from antipgd.torch.members import Member
 from antipgd.torch.membership import Membership
 from antipgd.torch.parting import Parting
 from antipgd.torch.parts import agree
 from antipgd.torch.record import Record, facts_of
+from antipgd.torch.settings import Settings
 from antipgd.torch.sigma import next_sigmas
 from antipgd.torch.together import Together
 
 log = logging.getLogger("antipgd")
 live: "weakref.WeakSet[Noise]" = weakref.WeakSet()
 """All noise of this process that acts, or did."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a noise is, apart from who takes it: checked values."""
-
-    sigma: float
-    relative: bool
-    law: Law
-    taps: Taps
-    seed: int
-    schedule: Schedule | str | None
-    namespace: str
-    drawing: Drawing
 
 
 class Noise:
@@ -68,9 +53,7 @@ class Noise:
         self.namespace, self.relative = settings.namespace, settings.relative
         self.drawing = settings.drawing
         self.step_count = 0
-        self.clock = 0.0
-        """Progress along a valley: Σησ²/(1−momentum) for SGD, Σησ for adaptive optimizers; nan
-        where that is unknown: without learning rate, or with momentum 1 or more."""
+        self.counting = Counting(self.taps)
         self.attached = False
         self.paused = False
         self._sigma, self._schedule = settings.sigma, settings.schedule
@@ -115,7 +98,7 @@ class Noise:
         """Go on from checked records, of the param groups from number `first` on."""
         one = records[0]
         self.seed, self._sigma, self.step_count = one.seed, one.sigma, one.step
-        self.clock = math.nan if one.clock is None else one.clock
+        self.counting.adopt(one.clock, one.clocks, self.together, self.members)
         self.paused = one.paused
         matching.take_over(records, self.members, first)
         self.roll.set_keys(self.seed)
@@ -179,9 +162,9 @@ class Noise:
 
     def records(self, only: Iterable[int] | None = None) -> list[Record]:
         """What a checkpoint keeps, one record for each param group (or `only` some)."""
-        common = self._identity() | {
+        common = self._identity() | self.counting.saved() | {
             "form": self.form, "seed": self.seed, "sigma": self._sigma, "step": self.step_count,
-            "paused": self.paused, "clock": self.clock if math.isfinite(self.clock) else None,
+            "paused": self.paused,
         }  # fmt: skip
         members, carried = self._saved_members()
         indices = range(len(self.together.param_groups)) if only is None else only
@@ -252,7 +235,8 @@ class Noise:
     def _progress(self) -> dict[str, Any]:
         """What ranks that take the same steps have alike."""
         sigmas = [member.sigmas for member in self.members]
-        return {"step": self.step_count, "clock": repr(self.clock), "sigma of draws": sigmas}
+        clock = repr(self.counting.parts)
+        return {"step": self.step_count, "clock": clock, "sigma of draws": sigmas}
 
     # What users call
 
@@ -264,6 +248,15 @@ class Noise:
     @sigma.setter
     def sigma(self, value: float) -> None:
         self._sigma = check_sigma(value)
+
+    @property
+    def clock(self) -> Clock:
+        """Progress along a valley, a number with its `kind`; set it to begin anew."""
+        return self.counting.read(self.together, self.members)
+
+    @clock.setter
+    def clock(self, value: float) -> None:
+        self.counting.restart(value, self.together, self.members)
 
     @property
     def removable(self) -> bool:
@@ -326,7 +319,7 @@ class Noise:
         return {
             "noise/sigma": self._sigma,
             "noise/step": float(self.step_count),
-            "noise/clock": self.clock,
+            "noise/clock": float(self.clock),
             "noise/tensors": float(sum(not member.frozen for member in self.members)),
             "noise/paused": float(self.paused),
         }
@@ -346,4 +339,4 @@ class Noise:
         )
         if self.together.are_gone:
             return f"{title}, whose optimizer is gone"
-        return described(title, self.members, self.sigmas(), self.left_out, self.together)
+        return described(title, self.members, self.sigmas(), self.left_out, self.clock)

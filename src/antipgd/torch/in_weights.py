@@ -18,15 +18,16 @@ from torch.optim import Optimizer
 from antipgd.torch import matching
 from antipgd.torch.adding import Adder
 from antipgd.torch.carrying import carried, take_out, taken_out
-from antipgd.torch.clock import Elements, elements_by_sigma, progress
+from antipgd.torch.clock import Elements, elements_by_sigma
 from antipgd.torch.drawing import draw_of
-from antipgd.torch.handle import Noise, Settings
+from antipgd.torch.handle import Noise
 from antipgd.torch.members import Member, rms
 from antipgd.torch.membership import Membership
 from antipgd.torch.parts import is_sharded
 from antipgd.torch.recalibration import recalibrated
 from antipgd.torch.record import Record
 from antipgd.torch.rounding import Rounding
+from antipgd.torch.settings import Settings
 from antipgd.torch.sigma import by_group
 from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
 from antipgd.torch.watching import Watch
@@ -167,7 +168,7 @@ class InWeights(Noise):
             self._add(members)
         self.step_count += 1
         self._watch.remember(members, self._adder.has_moved)
-        self.clock += progress(self.together, self._elements)
+        self.counting.advance(self.together, self._elements)
         if self.step_count >= self._rounding.next:
             self._rounding.passed(self.step_count)
 

@@ -26,6 +26,9 @@ FORMS = ("weights", "forward")
 DRAWS = ("step", "micro-batch", "rank")
 """What gets a draw of its own."""
 
+CLOCKS = ("sgd", "adam", "muon", "unknown")
+"""Kinds of clocks."""
+
 Row = tuple[float, ...]
 
 
@@ -52,6 +55,7 @@ class Record:
     hold: int = 1
     draws: str = "step"
     antithetic: bool = False
+    clocks: tuple[tuple[str, float | None], ...] = ()  # by kind; (): nothing counted, or older
     samples: tuple[str, ...] = ()  # elements of the weights that carry the noise; "": unknown
 
     def text(self) -> str:
@@ -138,6 +142,18 @@ def _sample(label: str, value: object) -> str:
     return text
 
 
+def _by_kind(label: str, value: object) -> tuple[tuple[str, float | None], ...]:
+    """What each kind of clock shows."""
+    pairs = _listed(_listed(lambda _, item: item))(label, value)
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"{label} must be pairs of a kind and a number; got {value!r}")
+    kinds = _listed(_one_of(*CLOCKS))(label, [kind for kind, _ in pairs])
+    if len(set(kinds)) < len(kinds):
+        raise ValueError(f"{label} must have each kind once; got {list(kinds)}")
+    shown = _listed(_or_none(_natural))(label, [number for _, number in pairs])
+    return tuple(zip(kinds, shown, strict=True))
+
+
 CHECKS: dict[str, Check] = {
     "stream": _whole(1, 2**31),
     "law": _law,
@@ -158,6 +174,7 @@ CHECKS: dict[str, Check] = {
     "hold": _whole(1, LAST_STEP),
     "draws": _one_of(*DRAWS),
     "antithetic": _flag,
+    "clocks": _by_kind,
     "samples": _listed(_sample),
 }
 
@@ -194,7 +211,7 @@ def _as_format(given: Mapping[str, object], where: str) -> dict[str, tuple[str, 
     names = {field.name: field.name for field in fields(Record)}
     needed = {field.name for field in fields(Record) if field.default is MISSING}
     if "format" not in given:
-        for later in ("form", "hold", "draws", "antithetic", "samples"):
+        for later in ("form", "hold", "draws", "antithetic", "clocks", "samples"):
             del names[later]
         names["stream"] = "version"
         needed = set(names)

@@ -16,19 +16,20 @@ from torch.optim import Optimizer
 
 from antipgd.noise import stream_key
 from antipgd.torch.carrying import carried
-from antipgd.torch.clock import elements_by_sigma, progress
+from antipgd.torch.clock import elements_by_sigma
 from antipgd.torch.drawing import name_of_draw
 from antipgd.torch.forward.auditing import Audit
 from antipgd.torch.forward.calls import in_backward
 from antipgd.torch.forward.passes import Passes, Seat
 from antipgd.torch.forward.rounding import check_rounding
 from antipgd.torch.forward.slots import Slots, install, refuse_mixed, slots_of
-from antipgd.torch.handle import Noise, Settings, log
+from antipgd.torch.handle import Noise, log
 from antipgd.torch.members import Member
 from antipgd.torch.membership import Membership
 from antipgd.torch.parts import Gathered, gathered_parameters, local_part
 from antipgd.torch.recalibration import recalibrated
 from antipgd.torch.record import Record
+from antipgd.torch.settings import Settings
 from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
 
 
@@ -279,7 +280,7 @@ class InPasses(Noise):
             for member, sigma in zip(members, sigmas, strict=True):
                 member.sigmas = [sigma, *member.sigmas][: len(self.taps) - 1]
         self.step_count += 1
-        self.clock += progress(self.together, elements_by_sigma(members, sigmas))
+        self.counting.advance(self.together, elements_by_sigma(members, sigmas))
         self._passes.seen = False
         self._set_draws()
 

@@ -21,11 +21,11 @@ from antipgd.torch.forward.refusals import (
     check_readable,
 )
 from antipgd.torch.forward.slots import refuse_mixed
-from antipgd.torch.handle import Settings
 from antipgd.torch.members import Exclude
 from antipgd.torch.membership import Membership
 from antipgd.torch.parts import gathered_parameters, is_distributed, is_sharded
 from antipgd.torch.record import DRAWS
+from antipgd.torch.settings import Settings
 from antipgd.torch.together import Together
 
 MEMORY = ("keep", "recompute")
