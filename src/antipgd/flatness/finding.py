@@ -47,10 +47,10 @@ class FoundSigma:
     the cost. `rows` are (σ, cost, its share of `scale`) for each σ of the grid, `table` is that in
     print. `steps` is how many steps of Anti-PGD from here, rehearsed with full gradients, halve
     that cost; None if 200 did not; `left` of it is left in the last half of them. Both are None
-    without a learning rate and for other optimizers than SGD. `enough` says whether the planned steps
-    are as many, the fewest that training anew may take. `lowered` is the σ of the rule where its
-    noise broke the rehearsal, which `sigma` does not; None where it did not, too. `drowns` is what
-    `attach` and `perturb` warn of, if they would at these weights.
+    without a learning rate and for other optimizers than SGD. `enough` says whether the planned
+    steps are as many, the fewest that training anew may take. `lowered` is the σ of the rule where
+    its noise broke the rehearsal, which that of `sigma` does not; None where it did not, too.
+    `drowns` is what `attach` and `perturb` warn of, if they would at these weights.
     """
 
     sigma: float
