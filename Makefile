@@ -79,6 +79,7 @@ $(PEERS)/ready: pyproject.toml constraints.txt
 
 bench-flatness: $(PEERS)/ready
 	$(PEERS)/bin/python benchmarks/flatness.py
+	$(PEERS)/bin/python benchmarks/effective_sharpness.py
 
 # Optimizers, trainers and libraries that people use the noise with: not into .venv.
 HOSTS := .venv-hosts

@@ -16,9 +16,16 @@ except ImportError as error:
 
 from antipgd.flatness.bound import pac_bayes_bound
 from antipgd.flatness.density import Spectrum
+from antipgd.flatness.effective import EffectiveSharpness, StabilityWarning
 from antipgd.flatness.eigenvalues import Eigenvalues
 from antipgd.flatness.finding import FoundSigma, TooFewStepsWarning, find_sigma
-from antipgd.flatness.functions import expected_sharpness, hessian_trace, spectrum, top_eigenvalues
+from antipgd.flatness.functions import (
+    effective_sharpness,
+    expected_sharpness,
+    hessian_trace,
+    spectrum,
+    top_eigenvalues,
+)
 from antipgd.flatness.measuring import ChangedError
 from antipgd.flatness.monitoring import (
     ExplosiveNoiseWarning,
@@ -35,6 +42,7 @@ from antipgd.flatness.trace import Trace, difference
 
 __all__ = [
     "ChangedError",
+    "EffectiveSharpness",
     "Eigenvalues",
     "ExplosiveNoiseWarning",
     "FoundSigma",
@@ -45,11 +53,13 @@ __all__ = [
     "Reading",
     "Sharpness",
     "Spectrum",
+    "StabilityWarning",
     "ToleranceWarning",
     "TooFewStepsWarning",
     "Trace",
     "at",
     "difference",
+    "effective_sharpness",
     "expected_sharpness",
     "find_sigma",
     "hessian_trace",
