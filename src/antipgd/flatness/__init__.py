@@ -38,6 +38,7 @@ from antipgd.flatness.objective import NotDeterministicError
 from antipgd.flatness.place import Place, at
 from antipgd.flatness.samples import ToleranceWarning
 from antipgd.flatness.sharpness import Sharpness
+from antipgd.flatness.temperature import TraceAtEqualLoss, trace_at_equal_loss
 from antipgd.flatness.trace import Trace, difference
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "ToleranceWarning",
     "TooFewStepsWarning",
     "Trace",
+    "TraceAtEqualLoss",
     "at",
     "difference",
     "effective_sharpness",
@@ -67,4 +69,5 @@ __all__ = [
     "pac_bayes_bound",
     "spectrum",
     "top_eigenvalues",
+    "trace_at_equal_loss",
 ]

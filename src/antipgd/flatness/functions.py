@@ -149,7 +149,7 @@ def effective_sharpness(
     >>> curvatures = torch.tensor([1.0, 10.0], dtype=torch.float64)
     >>> found = effective_sharpness(lambda: (curvatures * w**2).sum() / 2, [w], None, lr=0.1)
     >>> print(round(found.mean, 6), round(found.trace.mean, 6))  # −20·(ln 0.95 + ln 0.5) and 11
-    14.88881 11.0
+    14.888809 11.0
     """
     here = at(loss, params, batches, batch_norm=batch_norm, float64=float64, memory=memory,
               distributed=distributed)  # fmt: skip
