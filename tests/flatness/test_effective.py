@@ -141,14 +141,20 @@ def test_what_is_not_convex_counts_as_it_is():
     h = -SPECTRA["power law"]
     found = quadratic(turned(h)).effective_sharpness(0.1)
     within(found, h.sum())
-    assert found.negative == pytest.approx(h.sum(), rel=0.1)
+    assert found.negative == pytest.approx(h[h < -0.1].sum(), rel=0.15)
     assert found.mean == pytest.approx(found.trace.mean)
+
+
+def test_what_is_near_zero_is_no_negative_mass():
+    """A node a little below it has the weight of all that is there."""
+    h = np.concatenate([np.linspace(1, 100, 30), np.full(970, -1e-3)])
+    assert quadratic(np.diag(h)).effective_sharpness(1e-3).negative == 0
 
 
 def test_negative_mass():
     h = SPECTRA["some negative"]
     found = quadratic(turned(h)).effective_sharpness(0.1)
-    assert 0.5 <= found.negative / h[h < 0].sum() <= 2  # 3 nodes for 300 eigenvalues
+    assert 1 / 3 <= found.negative / h[h < -0.1].sum() <= 3  # few nodes for 300 eigenvalues
 
 
 def test_the_largest_are_exact_however_many_are_equal():

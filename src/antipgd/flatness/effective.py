@@ -18,7 +18,7 @@ from antipgd.checks import number, whole
 from antipgd.estimate import Estimate
 from antipgd.flatness.eigenvalues import double_products
 from antipgd.flatness.estimators import Operator
-from antipgd.flatness.excess import LARGEST, SMALL, Excess, Largest, Rest
+from antipgd.flatness.excess import LARGEST, QUADRATURE, Excess, Largest, Rest
 from antipgd.flatness.krylov import Krylov
 from antipgd.flatness.objective import Objective
 from antipgd.flatness.probes import LANCZOS
@@ -32,6 +32,7 @@ _DENSE = 64  # parameters up to which the whole Hessian costs no more
 _BASIS_AT_LEAST, _BASIS_AT_MOST = 12, 128  # vectors
 _OTHERS = 12  # vectors of the same size that are held beside them
 _LEAST = 8  # probes: the spread of their elements is known well, see `estimators.Forms`
+_NOTHING = 0.01  # of the largest eigenvalue: where nodes cannot tell the sign of what is there
 _NEAR = 0.9  # of the limit, from where on there is a warning
 
 
@@ -44,8 +45,9 @@ class EffectiveSharpness(Measured):
     """Σ s(h) with its error bar; infinite if an eigenvalue's interval reaches the limit.
 
     `at_limit` is how many do, `rest` the sum over all others. `eigenvalues` are the largest, each
-    with its residual ‖Hu − θu‖ as error bar. h ≤ 0 counts as h: `negative` is their sum, to a
-    factor of two, by the few nodes of a quadrature. From ηh = `limit` on the step is unstable.
+    with its residual ‖Hu − θu‖ as error bar. h ≤ 0 counts as h; `negative` is the sum of those
+    below −1 % of the largest magnitude, outside of the Krylov space only in its order, by a
+    quadrature of few nodes. From ηh = `limit` on the step is unstable.
     """
 
     lr: float
@@ -182,7 +184,7 @@ class _Sums:
     def _allowed(self, outside: float) -> float:
         """The error of a quadrature that does not matter."""
         within = float(self.largest.values.sum()) + self.largest.sum
-        return SMALL * self.tolerance * abs(within + outside)
+        return QUADRATURE * self.tolerance * abs(within + outside)
 
     @property
     def _rounding(self) -> float:
@@ -257,15 +259,15 @@ class _Sums:
         rest, largest, sum_below = self.rest, self.largest, self.sum
         at_limit = self.at_limit
         infinite = Estimate(math.inf, math.nan, sum_below.n, sum_below.freedom)
-        below = float(np.minimum(largest.values, 0).sum())
+        threshold = -_NOTHING * float(np.abs(largest.values).max())
+        negative = largest.below(threshold) + (rest.below(threshold) if rest else 0.0)
         return EffectiveSharpness(
             estimate=infinite if at_limit else sum_below, rest=sum_below,
             batch_norm=self.objective.batch_norm, converged=self.met, seed=self.seed,
             lr=self.excess.lr, momentum=self.excess.momentum, nesterov=self.excess.nesterov,
             limit=self.excess.lr * self.excess.limit, trace=self.trace, excess=self.added,
             eigenvalues=largest.values[:LARGEST], residuals=largest.residuals[:LARGEST],
-            at_limit=at_limit, negative=below + (rest.negative if rest else 0.0),
-            products=self.objective.products_taken,
+            at_limit=at_limit, negative=negative, products=self.objective.products_taken,
         )  # fmt: skip
 
 

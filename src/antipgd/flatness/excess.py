@@ -27,7 +27,8 @@ LARGEST = 10  # eigenvalues that are found one by one
 _BASIS = 20  # vectors at least, where there are as many
 _PILOTS = 3  # probes whose quadrature is taken
 _STEPS_AT_MOST = 12  # of it
-SMALL = 1 / 20  # of the tolerance, that a bias may be
+_COUPLING = 1 / 20  # of the tolerance, that the coupling may be
+QUADRATURE = 1 / 10  # and the last change of a quadrature
 _EXACT = 0.1  # relative residual of the largest eigenvalues
 _SURE = 1e-3  # and of one whose interval would reach the limit
 
@@ -93,6 +94,10 @@ class Largest:
         below = self.values[~self.reaching]
         return float(self.excess(below).sum() - self.values[self.reaching].sum())
 
+    def below(self, threshold: float) -> float:
+        """The sum of those below a number."""
+        return float(self.values[self.values < threshold].sum())
+
     @cached_property
     def coupling(self) -> float:
         """What Σ g lacks because Q and the rest are taken apart, to second order.
@@ -112,7 +117,7 @@ class Largest:
         if (self.residuals[unclear] > _SURE * self.values[unclear]).any():
             return False
         scale = abs(float(self.values.sum()) + self.sum)
-        return abs(self.coupling) <= SMALL * tolerance * scale
+        return abs(self.coupling) <= _COUPLING * tolerance * scale
 
 
 class Rest:
@@ -185,16 +190,9 @@ class Rest:
         """tr g(C)."""
         return self._mean(self.curved)
 
-    @property
-    def negative(self) -> float:
-        """About the sum of its negative eigenvalues."""
-        return self._of_nodes(lambda h: np.minimum(h, 0))
-
-    @property
-    def largest(self) -> float:
-        """The largest node that has any weight."""
-        return max(float(nodes[weights > 0].max(initial=-math.inf))
-                   for nodes, weights in self._nodes)  # fmt: skip
+    def below(self, threshold: float) -> float:
+        """The sum of its eigenvalues below a number, in order of magnitude: there are few nodes."""
+        return self._of_nodes(lambda h: np.where(h < threshold, h, 0.0))
 
     @property
     def at_limit(self) -> int:
