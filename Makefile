@@ -19,7 +19,8 @@ help:
 	@echo "                environment of their own (some minutes)"
 	@echo "make bench      speed and memory against real peers; writes benchmarks/results.json"
 	@echo "make bench-flatness  traces of Hessians against PyHessian, curvlinops and"
-	@echo "                hessian-eigenthings, in an environment of their own (15 minutes)"
+	@echo "                hessian-eigenthings, in an environment of their own, and effective"
+	@echo "                sharpness against Hutchinson's trace (25 minutes)"
 	@echo "make finder     find_sigma against a search on ten pairs of network and data; needs Debian's"
 	@echo "                dataset-fashion-mnist; writes benchmarks/finder.json (an hour)"
 	@echo "make clocks     which clock an optimizer has; writes benchmarks/clocks.json (15 minutes)"
@@ -101,6 +102,7 @@ $(PEERS)/ready: pyproject.toml constraints.txt
 
 bench-flatness: $(PEERS)/ready
 	$(PEERS)/bin/python benchmarks/flatness.py
+	$(PEERS)/bin/python benchmarks/effective_sharpness.py
 
 # Optimizers, trainers and libraries that people use the noise with: not into .venv.
 HOSTS := .venv-hosts

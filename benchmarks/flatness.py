@@ -32,7 +32,8 @@ from typing import Any
 
 import torch
 
-from flatness_peers import CASES, Case, Data, objective, way
+from flatness_cases import CASES, Case
+from flatness_peers import Data, objective, way
 
 TOLERANCE = 0.02
 QUANTILE = 1.96

@@ -14,7 +14,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from antipgd.flatness import ChangedError, NotDeterministicError, at, hessian_trace
+from antipgd.flatness import (
+    ChangedError,
+    NotDeterministicError,
+    at,
+    effective_sharpness,
+    hessian_trace,
+    trace_at_equal_loss,
+)
 from antipgd.flatness import objective as objective_module
 
 METHODS = ["exact", "hutchinson", "hutch++", "auto"]
@@ -133,7 +140,31 @@ def changed():
         here.trace(max_probes=48)
 
 
-SCENARIOS = [methods, ddp, disagree, changed]
+def at_a_rate():
+    """Effective sharpness and the trace at equal loss, which decide by what they find."""
+    module = make().double()
+    data = [(x.double(), y.double()) for x, y in batches()]
+
+    def loss(batch):
+        return ((module(batch[0]) - batch[1]) ** 2).mean()
+
+    one, other = (
+        effective_sharpness(loss, module, data, 0.02, 0.5, distributed=shared, batch_norm="eval")
+        for shared in (True, False)
+    )
+    assert one.products == other.products
+    assert one.mean == pytest.approx(other.mean, rel=1e-9)
+    assert one.sem == pytest.approx(other.sem, rel=1e-6)
+    labelled = [(x, module.eval()(x).argmax(1)) for x, _ in data]
+    found = [
+        trace_at_equal_loss(module, labelled, max_probes=48, distributed=shared)
+        for shared in (True, False)
+    ]
+    assert found[0].temperature == found[1].temperature
+    assert found[0].mean == pytest.approx(found[1].mean, rel=1e-9)
+
+
+SCENARIOS = [methods, ddp, disagree, changed, at_a_rate]
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -16,9 +16,16 @@ except ImportError as error:
 
 from antipgd.flatness.bound import pac_bayes_bound
 from antipgd.flatness.density import Spectrum
+from antipgd.flatness.effective import EffectiveSharpness, StabilityWarning
 from antipgd.flatness.eigenvalues import Eigenvalues
 from antipgd.flatness.finding import FoundSigma, TooFewStepsWarning, find_sigma
-from antipgd.flatness.functions import expected_sharpness, hessian_trace, spectrum, top_eigenvalues
+from antipgd.flatness.functions import (
+    effective_sharpness,
+    expected_sharpness,
+    hessian_trace,
+    spectrum,
+    top_eigenvalues,
+)
 from antipgd.flatness.measuring import ChangedError
 from antipgd.flatness.monitoring import (
     ExplosiveNoiseWarning,
@@ -31,10 +38,12 @@ from antipgd.flatness.objective import NotDeterministicError
 from antipgd.flatness.place import Place, at
 from antipgd.flatness.samples import ToleranceWarning
 from antipgd.flatness.sharpness import Sharpness
+from antipgd.flatness.temperature import TraceAtEqualLoss, trace_at_equal_loss
 from antipgd.flatness.trace import Trace, difference
 
 __all__ = [
     "ChangedError",
+    "EffectiveSharpness",
     "Eigenvalues",
     "ExplosiveNoiseWarning",
     "FoundSigma",
@@ -45,11 +54,14 @@ __all__ = [
     "Reading",
     "Sharpness",
     "Spectrum",
+    "StabilityWarning",
     "ToleranceWarning",
     "TooFewStepsWarning",
     "Trace",
+    "TraceAtEqualLoss",
     "at",
     "difference",
+    "effective_sharpness",
     "expected_sharpness",
     "find_sigma",
     "hessian_trace",
@@ -57,4 +69,5 @@ __all__ = [
     "pac_bayes_bound",
     "spectrum",
     "top_eigenvalues",
+    "trace_at_equal_loss",
 ]

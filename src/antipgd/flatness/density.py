@@ -6,7 +6,7 @@ products give m nodes θ and weights τ with Σ τ f(θ) = vᵀf(H)v/n for every
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 _NOTHING = 1e-20  # weight of nodes that are none
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Spectrum:
     """Nodes and weights of the quadrature by probe, and what follows from them.
 
@@ -35,21 +35,42 @@ class Spectrum:
     much is the default width. `dataclasses.replace(spectrum, width=…)` smooths anew.
     """
 
-    nodes: Array = field(repr=False)  # (probes, lanczos_steps)
-    weights: Array = field(repr=False)
+    nodes: Array  # (probes, lanczos_steps)
+    weights: Array
     size: int  # n, the number of parameters
     width: float  # standard deviation of the Gaussians that smooth the density
     points: int
     products: int
     batch_norm: str
     seed: int
-    rounding: float = field(default=0.0, repr=False)  # relative error of a product
+    rounding: float = 0.0  # relative error of a product
+
+    def __repr__(self) -> str:
+        low, high = self._ends
+        return (f"Spectrum({self.size} eigenvalues from {low:.4g} to {high:.4g}, trace "
+                f"{self.trace}; {len(self.nodes)} probes, {self.products} products, batch norm "
+                f"{self.batch_norm})")  # fmt: skip
+
+    def metrics(self) -> dict[str, float]:
+        """For a log: trace, mean square, ends and the share below zero."""
+        low, high = self._ends
+        found = {"smallest": low, "largest": high, "products": float(self.products)}
+        below = self.fraction_below(0.0)
+        for name, one in (("trace", self.trace), ("second_moment", self.moment(2)),
+                          ("negative_share", below)):  # fmt: skip
+            found |= {name: one.mean, f"{name}_sem": one.sem}
+        return found
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """The smallest and the largest node."""
+        seen = self.nodes[self.weights > _NOTHING]
+        return float(seen.min()), float(seen.max())
 
     @cached_property
     def _edges(self) -> Array:
-        seen = self.nodes[self.weights > _NOTHING]
-        low, high = seen.min() - 6 * self.width, seen.max() + 6 * self.width
-        return np.linspace(low, high, self.points + 1)
+        low, high = self._ends
+        return np.linspace(low - 6 * self.width, high + 6 * self.width, self.points + 1)
 
     @cached_property
     def _by_probe(self) -> Array:

@@ -5,7 +5,7 @@ within that distance of λ. The density of all of them is in `density`.
 """
 
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,13 @@ from antipgd.flatness.samples import tell_tolerance
 
 Array = NDArray[np.float64]
 WHICH = ("LM", "LA", "SA")
+_SHOWN = 5  # in a line
 _DENSE = 64  # parameters up to which the whole Hessian costs no more than ARPACK does
 # Older SciPy restarts ARPACK from a fixed seed, newer from the system's entropy.
 _REPEATABLE = {"rng": 0} if "rng" in inspect.signature(eigsh).parameters else {}
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Eigenvalues:
     """Eigenvalues in descending order, each with its residual ‖Hv − λv‖ as error bar.
 
@@ -41,7 +42,21 @@ class Eigenvalues:
     products: int
     batch_norm: str
     converged: bool
-    vectors: dict[str, Tensor] | None = field(default=None, repr=False)
+    vectors: dict[str, Tensor] | None = None
+
+    def __repr__(self) -> str:
+        first = ", ".join(f"{value:.4g}" for value in self.values[:_SHOWN])
+        more = f", … {len(self.values)} in all" if len(self.values) > _SHOWN else ""
+        met = "" if self.converged else ", tolerance not met"
+        return (f"Eigenvalues({first}{more}; largest residual {self.residuals.max():.2g}, "
+                f"{self.products} products, batch norm {self.batch_norm}{met})")  # fmt: skip
+
+    def metrics(self) -> dict[str, float]:
+        """For a log: every eigenvalue with its residual, counted from 0 in descending order."""
+        found = {"products": float(self.products), "converged": float(self.converged)}
+        for k, (value, error) in enumerate(zip(self.values, self.residuals, strict=True)):
+            found |= {f"eigenvalue_{k}": float(value), f"eigenvalue_{k}_residual": float(error)}
+        return found
 
 
 def check_memory(objective: Objective, vectors: int, remedy: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from antipgd.estimate import Estimate
 from antipgd.flatness.density import Spectrum
+from antipgd.flatness.effective import PRODUCTS_AT_MOST, TOLERANCE, EffectiveSharpness
 from antipgd.flatness.eigenvalues import Eigenvalues
 from antipgd.flatness.inputs import Parameters
 from antipgd.flatness.objective import MEMORY, Loss
@@ -119,6 +120,42 @@ def expected_sharpness(  # type: ignore[misc]  # the options are spelled out onl
     return here.sharpness(
         sigma, law=law, adaptive=adaptive, draws=draws, antithetic=antithetic,
         tolerance=tolerance, trace=trace, seed=seed,
+    )  # fmt: skip
+
+
+def effective_sharpness(
+    loss: Loss,
+    params: Parameters,
+    batches: Iterable[Any] | None,
+    lr: float,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    *,
+    hold: int = 1,
+    antithetic: bool = False,
+    draws: int = 1,
+    tolerance: float = TOLERANCE,
+    max_products: int = PRODUCTS_AT_MOST,
+    seed: int = 0,
+    batch_norm: str | None = None,
+    float64: bool = False,
+    memory: float = MEMORY,
+    distributed: bool = False,
+) -> EffectiveSharpness:
+    """What Anti-PGD regularises, over σ²/2: `at(loss, params, batches, …).effective_sharpness(…)`.
+
+    >>> import torch
+    >>> w = torch.zeros(2, dtype=torch.float64)
+    >>> curvatures = torch.tensor([1.0, 10.0], dtype=torch.float64)
+    >>> found = effective_sharpness(lambda: (curvatures * w**2).sum() / 2, [w], None, lr=0.1)
+    >>> print(round(found.mean, 6), round(found.trace.mean, 6))  # −20·(ln 0.95 + ln 0.5) and 11
+    14.888809 11.0
+    """
+    here = at(loss, params, batches, batch_norm=batch_norm, float64=float64, memory=memory,
+              distributed=distributed)  # fmt: skip
+    return here.effective_sharpness(
+        lr, momentum, nesterov, hold=hold, antithetic=antithetic, draws=draws,
+        tolerance=tolerance, max_products=max_products, seed=seed,
     )  # fmt: skip
 
 

@@ -11,6 +11,12 @@ import numpy as np
 
 from antipgd.estimate import Estimate
 from antipgd.flatness.density import Spectrum, measured_spectrum
+from antipgd.flatness.effective import (
+    PRODUCTS_AT_MOST,
+    TOLERANCE,
+    EffectiveSharpness,
+    measured_effective_sharpness,
+)
 from antipgd.flatness.eigenvalues import Eigenvalues, measured_eigenvalues
 from antipgd.flatness.inputs import Parameters
 from antipgd.flatness.measuring import Setting
@@ -113,6 +119,35 @@ class Place:
                 tolerance=tolerance, trace=trace, seed=seed,
             )  # fmt: skip
         return found[0] if np.ndim(sigma) == 0 else found
+
+    def effective_sharpness(
+        self,
+        lr: float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        *,
+        hold: int = 1,
+        antithetic: bool = False,
+        draws: int = 1,
+        tolerance: float = TOLERANCE,
+        max_products: int = PRODUCTS_AT_MOST,
+        seed: int = 0,
+    ) -> EffectiveSharpness:
+        """Σ s(h) over the eigenvalues of ∇²L, s(h) = ∫_0^h φ(ηh′)dh′, with its error bar.
+
+        2/σ² times what Anti-PGD regularises at the learning rate `lr`: the trace for lr → 0. The
+        noise is described as for `theory.finite_rate.variance_ratio`. h ≤ 0 counts as h. Infinite,
+        with a `StabilityWarning`, where an eigenvalue's interval reaches the limit of stability; a
+        warning from 0.9 of it on.
+
+        As many products are spent as half the 95 % interval needs to be within the `tolerance`.
+        Where `max_products` do not suffice, a `ToleranceWarning` says what was reached.
+        """
+        with self._setting.entered() as objective:
+            return measured_effective_sharpness(
+                objective, lr, momentum, nesterov, hold=hold, antithetic=antithetic, draws=draws,
+                tolerance=tolerance, max_products=max_products, seed=seed,
+            )  # fmt: skip
 
     def spectrum(
         self,

@@ -19,12 +19,17 @@ class ToleranceWarning(UserWarning):
 
 
 def tell_tolerance(message: str) -> None:
-    """A `ToleranceWarning` at the line that called into this package, however deep we are."""
+    """A `ToleranceWarning` at the line that called into this package."""
+    tell(message, ToleranceWarning)
+
+
+def tell(message: str, category: type[Warning]) -> None:
+    """A warning at the line that called into this package, however deep we are."""
     level, frame = 2, sys._getframe(1)
     inside: FrameType | None = frame
     while inside is not None and inside.f_globals.get("__name__", "").startswith(__package__):
         level, inside = level + 1, inside.f_back
-    warnings.warn(message, ToleranceWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,6 +71,11 @@ class Measured:
 
     def __str__(self) -> str:
         return str(self.estimate)
+
+    def _named(self, name: str) -> dict[str, float]:
+        """The estimate for a log, and whether it met its tolerance if there was one."""
+        found = {name: self.mean, f"{name}_sem": self.sem}
+        return found if self.converged is None else found | {"converged": float(self.converged)}
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ DRAWS_AT_MOST = 10_000  # with one
 _PILOT = 48  # forms ξᵀHξ of one large eigenvalue are skewed: fewer samples tell too little
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Sharpness(Measured):
     """E L(w + σξ) − L(w); infinite if the loss is not finite at some draw.
 
@@ -45,6 +45,21 @@ class Sharpness(Measured):
     rounding: float = field(repr=False)  # absolute error of a difference of losses
     samples: Array = field(repr=False)
     quadratic: Array | None = field(repr=False)  # σ²/2 ξᵀHξ of the same draws
+
+    def __repr__(self) -> str:
+        kind = "adaptive sigma" if self.adaptive else "sigma"
+        second = f"; second order {self.second_order}" if self.second_order is not None else ""
+        met = ", tolerance not met" if self.converged is False else ""
+        return (f"Sharpness({self.estimate} at {kind} {self.sigma:g}, {self.law}, loss "
+                f"{self.loss:.4g}{second}; batch norm {self.batch_norm}{met})")  # fmt: skip
+
+    def metrics(self) -> dict[str, float]:
+        """For a log: every single number, those with an error also as `…_sem`."""
+        found = self._named("sharpness") | {"sigma": self.sigma, "loss": self.loss}
+        if self.second_order is not None:
+            second = self.second_order
+            found |= {"second_order": second.mean, "second_order_sem": second.sem}
+        return found
 
     @property
     def remainder(self) -> Estimate:

@@ -30,7 +30,7 @@ _LEAST_SKETCH = 16
 _PATIENCE = 2.0  # seconds before a bar is shown, on a terminal only
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Trace(Measured):
     """tr ∇²L, and what else its samples tell; `method` and `products` say how it was made."""
 
@@ -40,6 +40,20 @@ class Trace(Measured):
     sizes: tuple[int, ...] = field(repr=False)
     scales: Array = field(repr=False)  # ‖w_l‖²/n_l
     samples: Samples = field(repr=False)
+
+    def __repr__(self) -> str:
+        met = ", tolerance not met" if self.converged is False else ""
+        return (f"Trace({self.estimate}; scaled {self.scaled.mean:.3g}, adaptive "
+                f"{self.adaptive.mean:.3g}; {self.method}, {self.products} products, batch norm "
+                f"{self.batch_norm}{met})")  # fmt: skip
+
+    def metrics(self) -> dict[str, float]:
+        """For a log: every single number, those with an error also as `…_sem`."""
+        found = self._named("trace") | {"products": float(self.products)}
+        for name in ("scaled", "adaptive"):
+            estimate = getattr(self, name)
+            found |= {f"{name}_trace": estimate.mean, f"{name}_trace_sem": estimate.sem}
+        return found
 
     def weighted(self, weights: Mapping[str, float]) -> Estimate:
         """Σ_l weights[l]·tr_l over parameters l; those that are not named count nothing."""
