@@ -23,7 +23,7 @@ from antipgd.flatness.effective import measured_effective_sharpness
 from antipgd.flatness.excess import Excess
 from antipgd.flatness.krylov import Krylov, Quadratures
 from antipgd.flatness.objective import Objective
-from antipgd.theory.finite_rate import regulariser, stability_limit
+from antipgd.theory.finite_rate import mean_ratio, regulariser, stability_limit
 
 I = np.arange(1, 301.0)  # noqa: E741
 SPECTRA = {
@@ -298,6 +298,19 @@ def test_in_a_few_lines_and_as_a_dictionary():
     assert metrics["negative"] == pytest.approx(-1.0)
     assert metrics["at_limit"] == 0
     assert all(type(value) is float for value in metrics.values())
+
+
+def test_the_ratio_of_the_clock_is_that_of_the_law():
+    """φ at the eigenvalues, not its mean below them; h ≤ 0 counts as h."""
+    h, lr = np.array([-2.0, 0.5, 3.0, 15.0]), 0.1
+    found = diagonal(h).effective_sharpness(lr)
+    assert found.clock_ratio == pytest.approx(mean_ratio(h, lr), rel=1e-12)
+    assert found.clock_ratio > 1.2 * found.ratio.mean
+    moving = diagonal(h[1:3]).effective_sharpness(lr, momentum=0.5, nesterov=True, hold=3)
+    exact = mean_ratio(h[1:3], lr, momentum=0.5, nesterov=True, hold=3)
+    assert moving.clock_ratio == pytest.approx(exact, rel=1e-12)
+    with pytest.warns(StabilityWarning, match="reach"):
+        assert diagonal([1.0, 30.0]).effective_sharpness(lr).clock_ratio == math.inf
 
 
 def test_the_ratio_has_an_error_bar():
