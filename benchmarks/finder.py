@@ -450,8 +450,29 @@ def verdict(pairs: Sequence[Pair], rows: list[dict]) -> dict:
 
 def _cell(cell: dict, points: bool) -> str:
     low, high = cell["interval"]
-    form = "{:+.2f} [{:+.2f}, {:+.2f}]" if points else "{:.3f} [{:.3f}, {:.3f}]"
+    form = "{:+.2f} [{:+.2f}, {:+.2f}]" if points else "{:.2f} [{:.2f}, {:.2f}]"
     return form.format(cell["mean"], low, high)
+
+
+HEAD = (
+    "| pair | σ found | best of the grid | against it: points | loss × | against none: points | "
+    "loss × | relative 0.3 against none: points | loss × |\n|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def table(rows: Sequence[dict]) -> str:
+    """The rows in Markdown, as the documents have them."""
+    columns = [(arm, measure, against) for arm, against in
+               (("found", "grid"), ("found", "none"), ("start", "none"))
+               for measure in ("accuracy", "loss")]  # fmt: skip
+    lines = [HEAD]
+    for row in rows:
+        best = sorted({row["best_accuracy"], row["best_loss"]})
+        cells = [_cell(row[f"{arm}_{measure}_{against}"], measure == "accuracy")
+                 for arm, measure, against in columns]  # fmt: skip
+        lines.append(" | ".join([f"| {row['pair']}", f"{row['found']:.3f}",
+                                 " and ".join(map(str, best)), *cells]) + " |")  # fmt: skip
+    return "\n".join(lines)
 
 
 def show(rows: Sequence[dict], said: dict) -> None:
@@ -479,7 +500,9 @@ def show(rows: Sequence[dict], said: dict) -> None:
             f"{said['pairs']} (bar: 8 of 10), within 1.5 and 1.25 × in {one['near_enough']} (bar: "
             f"all); not below no noise by more than .5 points, with Holm, in {one['safe']} (all)"
         )
-    print(f"noise-free runs all at a minimum in {said['minima']} of {said['pairs']} pairs")
+    print(
+        f"\n{table(rows)}\n\nnoise-free runs all at a minimum in {said['minima']} of {said['pairs']} pairs"
+    )
 
 
 def main() -> None:
