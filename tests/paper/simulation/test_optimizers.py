@@ -156,6 +156,13 @@ def test_compiled_steps_are_the_slow_ones_wherever_one_stops_on_the_way(optimize
     np.testing.assert_array_equal(at_once[:4], b)
 
 
+@pytest.mark.parametrize("drawn", DRAWN)
+def test_one_tap_alone_is_held_wherever_one_stops_on_the_way(drawn):
+    slow, fast = (make(block(run("pgd", **drawn))) for make in (NumpyStepper, CompiledStepper))
+    for step in (1, 2, 5, 6, 50):
+        np.testing.assert_allclose(after(slow, step)[0], after(fast, step)[0], rtol=1e-12)
+
+
 @pytest.mark.parametrize("settings", [settings for settings, _ in OPTIMIZERS.values()])
 def test_compiled_steps_have_the_bits_of_the_slow_ones_in_the_valley(settings):
     """Where gradients are sums of one or two terms: d = 1, so that nothing is summed elsewise."""

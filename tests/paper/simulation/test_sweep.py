@@ -254,6 +254,12 @@ def test_sigma_must_be_given_where_it_is_needed():
         plan_sweep("widening_valley", method="anti", lr=0.1, steps=3, seeds=1)
 
 
+def test_hold_is_the_same_for_all_methods():
+    with pytest.raises(ValueError, match=r"hold is the same for all methods; got {'anti': 2}"):
+        plan_sweep("widening_valley", method="anti", lr=0.1, sigma=0.1, steps=3, seeds=1,
+                   hold={"anti": 2})  # fmt: skip
+
+
 def test_every_run_is_planned_once():
     methods = ["gd", "gd", "anti"]
     runs = plan_sweep(
@@ -392,7 +398,8 @@ def test_a_run_that_diverged_has_no_average_but_an_infinite_one():
     (row,) = table[table["place"] == "average"].to_dict("records")
     assert (row["step"], row["status"]) == (50, "diverged")
     assert np.isinf([row["train_loss"], row["norm"]]).all()
-    assert np.isnan(row["watched"])
+    assert np.isnan([row["watched"], row["test_loss"], row["trace"]]).all()
+    assert not {"test average", "trace average"} & set(summary(table))
 
 
 # -- what comes out ----------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class NumpyStepper:
     def advance(self, last: int) -> None:
         block, depth = self.block, len(self.block.taps)
         hold, draws_by = block.shared.hold, block.shared.draws_by
-        oldest = draws_by(self.step) + 2 - max(depth, 1)  # of the draws needed
+        oldest = draws_by(self.step) + 1 - max(depth, 1)  # of the draws needed, one still held
         sigmas = block.sigmas(oldest, draws_by(last) + 1)
         for n in range(self.step, last):
             self._look(n)
