@@ -80,6 +80,12 @@ def test_where_the_law_does_not_apply_the_miss_is_infinite(results):
     assert (miss(lost, "trace", "flow") == np.inf).all()
 
 
+def test_misses_are_drawn_in_percent(monkeypatch):
+    monkeypatch.setattr(minima, "misses", lambda *a, **k: np.log([0.5, 0.5]))
+    drawn = minima._dots(Results([]), [SLOW], "trace", "old")
+    np.testing.assert_allclose([drawn.y, drawn.low, drawn.high], -50)
+
+
 @pytest.mark.parametrize("experiment", [finite_rate_regression, finite_rate_sensing])
 def test_misses_of_opposite_signs_do_not_cancel(experiment, monkeypatch):
     signs = np.resize([1.0, -1.0], 10)
