@@ -216,6 +216,11 @@ def test_runs_that_fail_give_exit_code_1_and_are_retried_on_request(tmp_path, ca
         (["--optimizer", "admm"], "unknown optimizer 'admm'; did you mean 'adam'"),
         (["--optimizer=adam", "--momentum=0.9"], "adam has betas of its own .* momentum=0.9"),
         (["--hold", "0"], "hold must be a whole number >= 1; got 0"),
+        (
+            ["--hold", "200", "--start", "201"],
+            "no noise acts with hold=200 .* would come at step 401",
+        ),
+        (["--hold", "5", "--start", "2", "--stop", "5"], "step 6, the last step with noise is 5"),
         (["--hold", "2,x"], "--hold: 'x' is not a whole number"),
         (["--average", "301"], "average must be a whole number >= 1 and <= 300; got 301"),
         (["--unknown"], "unrecognized arguments: --unknown"),

@@ -130,6 +130,18 @@ def _check_noise(methods: Sequence[str], where: str = "", **given: bool) -> None
             raise ValueError(f"{name} is for methods with noise{where}; none is in {methods}")
 
 
+def _check_held(runs: Iterable[Run]) -> None:
+    """Refuse runs whose draws are held so long that none comes while the noise acts."""
+    for run in runs:
+        first = run.draws_by(run.start) * run.hold + 1
+        last = run.steps if run.stop is None else min(run.stop, run.steps)
+        if run.taps and first > last:
+            raise ValueError(
+                f"no noise acts with hold={run.hold} and start={run.start}: the first draw would "
+                f"come at step {first}, the last step with noise is {last}"
+            )
+
+
 def _check_start(runs: Iterable[Run]) -> None:
     """Refuse runs that have left their interval before they begin."""
     for run in {(run.seed, run.settings): run for run in runs}.values():
@@ -220,6 +232,7 @@ def plan_sweep(
                 antithetic=antithetic, average=average,
             )  # fmt: skip
             runs[run.name] = run
+    _check_held(runs.values())
     _check_start(runs.values())
     return list(runs.values())
 
