@@ -267,6 +267,12 @@ def test_averages_of_a_problem_of_ones_own():
     assert record.points[-1][2:] == pytest.approx(expected)
 
 
+def test_averages_of_squares_beyond_all_numbers_are_infinite_without_a_warning():
+    (record,) = run_local([run("gd", name_of(Bowl), lr=1e60, steps=5, average=5, relax=False)], 1)
+    assert record.status == "ok"
+    assert record.points[-1][5] == np.inf
+
+
 # -- what is refused -----------------------------------------------------------------------------
 
 
