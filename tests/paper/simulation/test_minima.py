@@ -5,7 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from antipgd.paper.experiments import adam_clock, finite_rate_valley
+from antipgd.paper.experiments import (
+    adam_clock,
+    finite_rate_regression,
+    finite_rate_sensing,
+    finite_rate_valley,
+)
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
 from antipgd.paper.simulation import minima
@@ -73,6 +78,22 @@ def test_where_the_law_does_not_apply_the_miss_is_infinite(results):
     lost = pair._replace(noisy=replace(pair.noisy, run=fast))
     assert course(fast, pair.start) is None
     assert (miss(lost, "trace", "flow") == np.inf).all()
+
+
+def test_misses_are_drawn_in_percent(monkeypatch):
+    monkeypatch.setattr(minima, "misses", lambda *a, **k: np.log([0.5, 0.5]))
+    drawn = minima._dots(Results([]), [SLOW], "trace", "old")
+    np.testing.assert_allclose([drawn.y, drawn.low, drawn.high], -50)
+
+
+@pytest.mark.parametrize("experiment", [finite_rate_regression, finite_rate_sensing])
+def test_misses_of_opposite_signs_do_not_cancel(experiment, monkeypatch):
+    signs = np.resize([1.0, -1.0], 10)
+    for size, verdict in ((0.001, "holds"), (0.2, "fails")):
+        spread = size * signs * np.linspace(0.9, 1.1, 10)
+        monkeypatch.setattr(experiment, "misses", lambda *a, found=spread: found)
+        found = [one for one in experiment.claims(Results([])) if ".old_" not in one.id]
+        assert {one.verdict for one in found} == {verdict}
 
 
 def test_the_clock_integrates_the_ratio():

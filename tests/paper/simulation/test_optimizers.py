@@ -156,6 +156,13 @@ def test_compiled_steps_are_the_slow_ones_wherever_one_stops_on_the_way(optimize
     np.testing.assert_array_equal(at_once[:4], b)
 
 
+@pytest.mark.parametrize("drawn", DRAWN)
+def test_one_tap_alone_is_held_wherever_one_stops_on_the_way(drawn):
+    slow, fast = (make(block(run("pgd", **drawn))) for make in (NumpyStepper, CompiledStepper))
+    for step in (1, 2, 5, 6, 50):
+        np.testing.assert_allclose(after(slow, step)[0], after(fast, step)[0], rtol=1e-12)
+
+
 @pytest.mark.parametrize("settings", [settings for settings, _ in OPTIMIZERS.values()])
 def test_compiled_steps_have_the_bits_of_the_slow_ones_in_the_valley(settings):
     """Where gradients are sums of one or two terms: d = 1, so that nothing is summed elsewise."""
@@ -258,6 +265,12 @@ def test_averages_of_a_problem_of_ones_own():
     w = np.array([0.25, 0.125])
     expected = (np.mean(3 * w**2 / 2), None, None, np.sqrt(np.mean(3 * w**2)), np.mean(w))
     assert record.points[-1][2:] == pytest.approx(expected)
+
+
+def test_averages_of_squares_beyond_all_numbers_are_infinite_without_a_warning():
+    (record,) = run_local([run("gd", name_of(Bowl), lr=1e60, steps=5, average=5, relax=False)], 1)
+    assert record.status == "ok"
+    assert record.points[-1][5] == np.inf
 
 
 # -- what is refused -----------------------------------------------------------------------------

@@ -216,6 +216,11 @@ def test_runs_that_fail_give_exit_code_1_and_are_retried_on_request(tmp_path, ca
         (["--optimizer", "admm"], "unknown optimizer 'admm'; did you mean 'adam'"),
         (["--optimizer=adam", "--momentum=0.9"], "adam has betas of its own .* momentum=0.9"),
         (["--hold", "0"], "hold must be a whole number >= 1; got 0"),
+        (
+            ["--hold", "200", "--start", "201"],
+            "no noise acts with hold=200 .* would come at step 401",
+        ),
+        (["--hold", "5", "--start", "2", "--stop", "5"], "step 6, the last step with noise is 5"),
         (["--hold", "2,x"], "--hold: 'x' is not a whole number"),
         (["--average", "301"], "average must be a whole number >= 1 and <= 300; got 301"),
         (["--unknown"], "unrecognized arguments: --unknown"),
@@ -252,6 +257,12 @@ def test_a_file_as_out_and_a_newer_store_are_refused(tmp_path, capsys):
 def test_sigma_must_be_given_where_it_is_needed():
     with pytest.raises(ValueError, match="sigma has no value for method 'anti'"):
         plan_sweep("widening_valley", method="anti", lr=0.1, steps=3, seeds=1)
+
+
+def test_hold_is_the_same_for_all_methods():
+    with pytest.raises(ValueError, match=r"hold is the same for all methods; got {'anti': 2}"):
+        plan_sweep("widening_valley", method="anti", lr=0.1, sigma=0.1, steps=3, seeds=1,
+                   hold={"anti": 2})  # fmt: skip
 
 
 def test_every_run_is_planned_once():
@@ -392,7 +403,8 @@ def test_a_run_that_diverged_has_no_average_but_an_infinite_one():
     (row,) = table[table["place"] == "average"].to_dict("records")
     assert (row["step"], row["status"]) == (50, "diverged")
     assert np.isinf([row["train_loss"], row["norm"]]).all()
-    assert np.isnan(row["watched"])
+    assert np.isnan([row["watched"], row["test_loss"], row["trace"]]).all()
+    assert not {"test average", "trace average"} & set(summary(table))
 
 
 # -- what comes out ----------------------------------------------------------------------------

@@ -186,7 +186,8 @@ _COLOURS = dict(zip(CLOCKS, ("#1f6fb4", "#17968a", "#7a4fa3", "#c2402a"), strict
 
 def _dots(results: Results, cases: Sequence[Case], measure: str, clock: str) -> figures.Series:
     """Misses in percent, mean over all seeds with two standard errors, a place for each case."""
-    tables = [100 * misses(results, case, measure, clock, judged=False) for case in cases]
+    logs = [misses(results, case, measure, clock, judged=False) for case in cases]
+    tables = [100 * np.expm1(log) for log in logs]
     with np.errstate(invalid="ignore"):
         mean = np.array([table.mean() for table in tables])
         reach = np.array([2 * table.std() / np.sqrt(max(len(table) - 1, 1)) for table in tables])

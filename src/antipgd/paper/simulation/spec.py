@@ -32,6 +32,7 @@ from antipgd.paper.simulation.problems import (
 RESULTS_VERSION = 1
 
 MEASURES = ("train_loss", "test_loss", "trace", "norm", "watched")
+AVERAGED = ("train_loss", "norm", "watched")
 PLACES = ("w", "z", "relaxed", "average")
 OPTIMIZERS = ("sgd", "adam")
 POINTS = 40

@@ -106,7 +106,7 @@ class NumpyStepper:
     def advance(self, last: int) -> None:
         block, depth = self.block, len(self.block.taps)
         hold, draws_by = block.shared.hold, block.shared.draws_by
-        oldest = draws_by(self.step) + 2 - max(depth, 1)  # of the draws needed
+        oldest = draws_by(self.step) + 1 - max(depth, 1)  # of the draws needed, one still held
         sigmas = block.sigmas(oldest, draws_by(last) + 1)
         for n in range(self.step, last):
             self._look(n)
@@ -137,9 +137,10 @@ class NumpyStepper:
         """What is averaged over the last steps, where the gradient of step n+1 is taken."""
         run, problem = self.block.shared, self.block.problem
         if run.average is not None and n >= run.steps - run.average:
-            self._sums[0] += problem.loss(self._W, self.block.data)
-            self._sums[1] += (self._W**2).sum(axis=1)
-            self._sums[2] += problem.watch(self._W)
+            with np.errstate(over="ignore", invalid="ignore"):  # of one that diverges
+                self._sums[0] += problem.loss(self._W, self.block.data)
+                self._sums[1] += (self._W**2).sum(axis=1)
+                self._sums[2] += problem.watch(self._W)
 
     def _direction(self, g: Array) -> Array:
         """What the optimizer makes of a gradient."""

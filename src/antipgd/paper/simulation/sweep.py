@@ -46,6 +46,14 @@ def _by_method(name: str, values: Any) -> dict[str, tuple]:
     return many
 
 
+def _one_for_all(name: str, values: Any) -> tuple:
+    """A setting's values, which no method has of its own."""
+    given = _by_method(name, values)
+    if given.keys() != {EVERY}:
+        raise ValueError(f"{name} is the same for all methods; got {values!r}")
+    return given[EVERY]
+
+
 def _values(name: str, table: Mapping[str, tuple], method: str, default: Any = None) -> tuple:
     if method in table:
         return table[method]
@@ -122,6 +130,18 @@ def _check_noise(methods: Sequence[str], where: str = "", **given: bool) -> None
             raise ValueError(f"{name} is for methods with noise{where}; none is in {methods}")
 
 
+def _check_held(runs: Iterable[Run]) -> None:
+    """Refuse runs whose draws are held so long that none comes while the noise acts."""
+    for run in runs:
+        first = run.draws_by(run.start) * run.hold + 1
+        last = run.steps if run.stop is None else min(run.stop, run.steps)
+        if run.taps and first > last:
+            raise ValueError(
+                f"no noise acts with hold={run.hold} and start={run.start}: the first draw would "
+                f"come at step {first}, the last step with noise is {last}"
+            )
+
+
 def _check_start(runs: Iterable[Run]) -> None:
     """Refuse runs that have left their interval before they begin."""
     for run in {(run.seed, run.settings): run for run in runs}.values():
@@ -179,7 +199,7 @@ def plan_sweep(
     steps, points = whole("steps", steps, 1), whole("points", points, 1)
     rates, batches = _by_method("lr", lr), _by_method("batch", {} if batch is None else batch)
     sigmas = _by_method("sigma", {} if sigma is None else sigma)
-    betas, holds = _by_method("momentum", momentum), _by_method("hold", hold)
+    betas, holds = _by_method("momentum", momentum), _one_for_all("hold", hold)
     colours, laws = _colours(taps, methods), [law] if isinstance(law, str) else list(law)
     _check_use("lr", rates, methods, *SIMULATED)
     _check_use("momentum", betas, methods, *SIMULATED)
@@ -187,7 +207,7 @@ def plan_sweep(
     _check_use("batch", batches, methods, *(one for one in SIMULATED if SIMULATED[one].batches))
     _check_noise(methods, law=laws != ["gaussian"], schedule=schedule is not None,
                  start=start != 0, stop=stop is not None)  # fmt: skip
-    _check_noise(methods, " on the weights", hold=holds != {EVERY: (1,)}, antithetic=antithetic)
+    _check_noise(methods, " on the weights", hold=holds != (1,), antithetic=antithetic)
     if start >= steps:
         raise ValueError(f"start must be less than steps={steps}, else no noise acts; got {start}")
     chosen = _seeds(seeds)
@@ -200,7 +220,7 @@ def plan_sweep(
             laws if _draws(one) else laws[:1],
             _sizes(batches, one),
             _values("momentum", betas, one, 0.0),
-            holds[EVERY],
+            holds,
             chosen,
         )
         for eta, sd, colour, kind, size, beta, held, seed in options:
@@ -212,6 +232,7 @@ def plan_sweep(
                 antithetic=antithetic, average=average,
             )  # fmt: skip
             runs[run.name] = run
+    _check_held(runs.values())
     _check_start(runs.values())
     return list(runs.values())
 

@@ -8,7 +8,7 @@ import pandas as pd
 from antipgd.estimate import Estimate
 from antipgd.paper.methods import SIMULATED
 from antipgd.paper.record import Record
-from antipgd.paper.simulation.spec import MEASURES, PLACES
+from antipgd.paper.simulation.spec import AVERAGED, MEASURES, PLACES
 
 SETTING = (
     "problem", "method", "lr", "sigma", "taps", "law", "batch", "optimizer", "momentum", "nesterov",
@@ -34,6 +34,14 @@ def _first(values: dict[tuple[int, str], tuple[float, ...]]) -> tuple[float, ...
     return next(iter(values.values()), (0.0,) * len(MEASURES))
 
 
+def _lost(first: tuple[float, ...], place: str) -> tuple[float, ...]:
+    """Infinite, but for what is not measured there."""
+    return tuple(
+        math.nan if math.isnan(value) or (place == "average" and name not in AVERAGED) else math.inf
+        for name, value in zip(MEASURES, first, strict=True)
+    )
+
+
 def _values(record: Record) -> dict[tuple[int, str], tuple[float, ...]]:
     """Measured values by step and place; from where the run diverged infinite, but for measures
     that its problem does not have."""
@@ -43,11 +51,10 @@ def _values(record: Record) -> dict[tuple[int, str], tuple[float, ...]]:
         for step, place, *numbers in record.points
     }
     if record.diverged_at is not None:
-        lost = tuple(number if math.isnan(number) else math.inf for number in _first(values))
-        places = [place for place in PLACES if run.measured_at(place)]
-        for place in places:
+        first = _first(values)
+        for place in filter(run.measured_at, PLACES):
             for step in run.measure if place in ("w", "z") else run.measure[-1:]:
-                values.setdefault((step, place), lost)
+                values.setdefault((step, place), _lost(first, place))
     return values
 
 
