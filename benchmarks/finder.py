@@ -358,9 +358,10 @@ def _with(
 
 
 def best_of_grid(search: Sequence[dict[str, float]], measure: str) -> float:
-    """The σ with the best mean over the seeds of the search."""
+    """The σ with the best mean over the seeds of the search; a loss that is none is the worst."""
     rows = np.array([row[measure] for row in search]).reshape(len(GRID), -1).mean(1)
-    return GRID[int(rows.argmax() if measure == "accuracy" else rows.argmin())]
+    worse = -rows if measure == "accuracy" else rows
+    return GRID[int(np.nan_to_num(worse, nan=math.inf).argmin())]
 
 
 def run(pair: Pair, kept: Kept, judged: Sequence[int], tuning: Sequence[int]) -> None:

@@ -1,6 +1,7 @@
 """The benchmark of `find_sigma`: many networks at once are what they are alone; its bars."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -67,6 +68,8 @@ def test_the_best_of_the_grid_is_taken_from_means():
     assert finder.best_of_grid(rows, "accuracy") == finder.best_of_grid(rows, "loss") == 0.16
     rows[0]["accuracy"] = 1000.0
     assert finder.best_of_grid(rows, "accuracy") == 0.0025
+    rows[-1]["loss"] = math.nan  # a run that diverged
+    assert finder.best_of_grid(rows, "loss") == 0.08
 
 
 def test_holm():
