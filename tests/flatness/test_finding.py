@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from antipgd.flatness import FoundSigma, TooFewStepsWarning, find_sigma
+from antipgd.flatness import FoundSigma, StabilityWarning, TooFewStepsWarning, find_sigma
+from antipgd.flatness.finding import _rate
 from antipgd.paper.experiments.find_sigma import found_sigma
 from antipgd.paper.simulation.spec import make_run
 from antipgd.theory.finder import FRACTION
@@ -119,6 +120,80 @@ def test_a_sigma_that_breaks_training_is_lowered():
     assert fast.sigma < 0.9 * fast.lowered
     assert fast.low / fast.sigma == pytest.approx(slow.low / slow.sigma)
     assert f"lowered from {slow.sigma:.3g}; which breaks training" in repr(fast)
+
+
+def test_a_rate_that_breaks_training_by_itself_is_said_and_sigma_stays():
+    w = torch.zeros(50, dtype=torch.float64)
+    loss = bowl(w, torch.ones(50).double())
+    calm = find_sigma(loss, [w], lr=0.1, scale=2.0)
+    with pytest.warns(StabilityWarning, match="breaks at this learning rate, also with noise 32"):
+        found = find_sigma(loss, [w], lr=30.0, scale=2.0, steps=100)
+    assert found.breaks
+    assert not calm.breaks
+    assert (found.sigma, found.lowered) == (calm.sigma, None)
+    assert (found.steps, found.enough) == (None, None)
+    assert "training breaks at this learning rate" in str(found)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "dampening": 0.9}, {"dampening": 0.5}],
+)
+def test_a_rehearsed_step_is_that_of_the_optimizer(options):
+    w = double(1.0, -2.0).requires_grad_()
+    optimizer = torch.optim.SGD([w], lr=0.1, **options)
+    rate = _rate(None, 0.0, optimizer)
+    w.grad = double(0.0, 0.0)
+    optimizer.step()  # the first one, which torch does not dampen
+    z, velocity = w.detach().clone(), torch.zeros(2).double()
+    for _ in range(5):
+        w.grad = w.detach().clone()
+        velocity, way = rate.move(velocity, z)
+        z = z - way
+        optimizer.step()
+    assert torch.allclose(z, w.detach())
+
+
+def test_an_optimizer_without_learning_rate_is_not_rehearsed():
+    class Own(torch.optim.Optimizer):
+        def step(self, closure=None):
+            """Nothing."""
+
+    w = torch.zeros(50, dtype=torch.float64).requires_grad_()
+    found = find_sigma(bowl(w, torch.ones(50).double()), [w], optimizer=Own([w], {}), scale=2.0)
+    assert (found.steps, found.left) == (None, None)
+
+
+def test_a_loss_under_autocast_sees_the_noise():
+    """Whose cast weights torch keeps for as long as there is an autocast around it."""
+    model, batches = classifier()
+    kept = torch.autocast("cpu", torch.bfloat16)
+
+    def loss(batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def cast(batch):
+        with torch.autocast("cpu", torch.bfloat16):
+            return loss(batch)
+
+    plain = find_sigma(loss, model, batches, draws=8)
+    assert find_sigma(cast, model, batches, draws=8).sigma == pytest.approx(plain.sigma, rel=0.2)
+    assert find_sigma(kept(loss), model, batches, draws=8).sigma == pytest.approx(
+        plain.sigma, rel=0.2
+    )
+
+
+def test_errors_may_be_a_plain_number():
+    model, batches = classifier()
+
+    def loss(batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def errors(batch):
+        return (model(batch[0]).argmax(1) != batch[1]).double().mean().item()
+
+    found = find_sigma(loss, model, batches, errors=errors, draws=8)
+    assert found.sigma == pytest.approx(find_sigma(loss, model, batches, draws=8).sigma)
 
 
 def test_planned_steps_that_are_too_few(regression):

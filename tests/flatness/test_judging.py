@@ -54,3 +54,19 @@ def test_the_loss_is_computed_as_it_always_is():
     seen = []
     Errors(lambda: seen.append(functional.cross_entropy(SCORES, TARGETS)) or seen[0])()
     assert torch.equal(seen[0], plain)
+
+
+def test_a_batch_without_answers_does_not_hide_those_of_others():
+    errors = Errors(lambda targets: functional.cross_entropy(SCORES, targets, reduction="sum"))
+    assert float(errors(TARGETS)) == 0.5
+    assert float(errors(torch.full((4,), -100))) == 0
+    assert errors.seen
+
+
+def test_a_loss_of_single_examples_under_vmap_is_judged_by_itself():
+    def loss():
+        return torch.func.vmap(functional.cross_entropy)(SCORES, TARGETS).mean()
+
+    errors = Errors(loss)
+    assert float(errors()) == 0
+    assert not errors.seen

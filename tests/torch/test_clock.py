@@ -372,3 +372,12 @@ def test_weight_decay_comes_on_top():
     fell, clock = fall(2000, lr=0.02, decay=0.01)
     assert fell - 2 * 2000 * 0.02 * 0.01 == pytest.approx(2 * clock, rel=0.1)
     assert clock == pytest.approx(0.2, rel=1e-9)
+
+
+def test_tensors_without_elements_count_nothing():
+    empty = torch.nn.Parameter(torch.zeros(0, 3))
+    optimizer = torch.optim.SGD([empty], lr=0.1)
+    noise = attach(optimizer, sigma=0.1)
+    empty.grad = torch.zeros(0, 3)
+    optimizer.step()
+    assert (noise.step_count, noise.clock) == (1, 0)

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from antipgd.checks import number, whole
 from antipgd.estimate import Estimate
 from antipgd.flatness.draws import Draws, expected_rises
+from antipgd.flatness.effective import StabilityWarning
 from antipgd.flatness.inputs import Parameters
 from antipgd.flatness.judging import Errors
 from antipgd.flatness.measuring import measuring
@@ -32,6 +33,10 @@ GRID = tuple(np.geomspace(10**-3.5, 10**0.5, 17))  # times the root mean square 
 REHEARSED, AVERAGED = 200, 10  # steps, and over how many a cost is averaged
 UNSTABLE = 2.0  # times its first cost, at which noise has not been learned but has broken learning
 LOWERED = tuple(2 ** (-k / 2) for k in range(11))  # what an unstable σ is multiplied with
+_BREAKS = (
+    f"training breaks at this learning rate, also with noise {1 / LOWERED[-1]:.0f} times smaller: "
+    f"lower it"
+)
 
 
 class TooFewStepsWarning(UserWarning):
@@ -49,7 +54,8 @@ class FoundSigma:
     that cost; None if 200 did not; `left` of it is left in the last half of them. Both are None
     without a learning rate and for other optimizers than SGD. `enough` says whether the planned
     steps are as many, the fewest that training anew may take. `lowered` is the σ of the rule where
-    its noise broke the rehearsal, which that of `sigma` does not; None where it did not, too.
+    its noise broke the rehearsal, which that of `sigma` does not; else None. `breaks` says that
+    noise 32 times smaller broke it as well, so that the learning rate is at fault.
     `drowns` is what `attach` and `perturb` warn of, if they would at these weights.
     """
 
@@ -70,9 +76,14 @@ class FoundSigma:
     drowns: str | None
 
     @property
+    def breaks(self) -> bool:
+        """Whether training breaks at this learning rate, however small the noise."""
+        return self.left is not None and self.left > UNSTABLE
+
+    @property
     def enough(self) -> bool | None:
         """Whether the planned steps suffice; None where that is not known."""
-        if self.planned is None or self.left is None:
+        if self.planned is None or self.left is None or self.breaks:
             return None
         if self.steps is None:
             return False if self.planned <= REHEARSED else None
@@ -109,6 +120,10 @@ class FoundSigma:
 
     @property
     def _rehearsed(self) -> str:
+        if self.breaks:
+            return _BREAKS
+        if self.steps is not None and self.lowered is not None:
+            return f"{self.steps} steps from here bring it to half of what the rule allows"
         if self.steps is not None:
             return f"{self.steps} steps from here halve that"
         return f"in {REHEARSED} steps from here it came to {self.left:.0%} of its cost"
@@ -163,7 +178,27 @@ def _scales(objective: Objective, relative: bool) -> Tensor:
     return torch.cat(scales)
 
 
-Rate = tuple[float, float]  # learning rate and momentum
+@dataclass(frozen=True)
+class Rate:
+    """The options of SGD that a rehearsal follows."""
+
+    lr: float
+    momentum: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+
+    def move(self, velocity: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """The velocity after a step with this gradient, and how far the weights go."""
+        velocity = self.momentum * velocity + (1 - self.dampening) * gradient
+        ahead = gradient + self.momentum * velocity if self.nesterov else velocity
+        return velocity, self.lr * ahead
+
+
+def _of_group(group: dict[str, Any]) -> Rate:
+    """Of a param group of SGD, which looks at dampening only where there is momentum."""
+    momentum = float(group.get("momentum") or 0)
+    dampening = float(group.get("dampening") or 0) if momentum else 0.0
+    return Rate(float(group["lr"]), momentum, dampening, bool(group.get("nesterov")))
 
 
 def _rate(lr: float | None, momentum: float, optimizer: Optimizer | None) -> Rate | None:
@@ -171,27 +206,47 @@ def _rate(lr: float | None, momentum: float, optimizer: Optimizer | None) -> Rat
     if lr is not None and optimizer is not None:
         raise ValueError(f"give lr= or optimizer=, not both; got lr={lr!r}")
     if optimizer is not None:
-        groups = [(g["lr"], g.get("momentum", 0) or 0) for g in optimizer.param_groups]
         if kind_of(optimizer) is not SGD:  # whose steps can be rehearsed
             return None
-        if len(set(groups)) > 1:
-            raise ValueError(f"param groups differ in (lr, momentum), {groups}: give lr= instead")
-        lr, momentum = map(float, groups[0])
+        rates = list(dict.fromkeys(map(_of_group, optimizer.param_groups)))
+        if len(rates) > 1:
+            raise ValueError(
+                f"param groups differ in (lr, momentum) or in how it is used, {rates}: give lr= "
+                f"instead"
+            )
+        lr, momentum = rates[0].lr, rates[0].momentum
     number("momentum", momentum, 0, 1)
-    return None if lr is None else (number("lr", lr, 0, above=True), momentum)
+    if lr is None:
+        return None
+    number("lr", lr, 0, above=True)
+    return Rate(lr, momentum) if optimizer is None else rates[0]
 
 
 def _rehearsal(
     objective: Objective, watched: Objective, sigma: float, draws: Draws, rate: Rate, here: float
 ) -> Iterator[float]:
-    """What the noise costs, step by step of Anti-PGD from here: z ← z − η·velocity(∇L(z + ξ))."""
-    lr, momentum = rate
+    """What the noise costs, step by step of Anti-PGD from here: z ← z − η·velocity(∇L(z + ξ)).
+
+    Ends where that is not finite: it would stay so.
+    """
     z = velocity = torch.zeros_like(objective.flat())
     for step in range(REHEARSED):
         noisy = z + sigma * draws.directions(objective, step, 1)[0]
-        yield float(watched.values_at(noisy[None], [1.0])[0, 0]) - here
-        velocity = momentum * velocity + objective.gradient_at(noisy)
-        z = z - lr * velocity
+        cost = float(watched.values_at(noisy[None], [1.0])[0, 0]) - here
+        yield cost
+        if not math.isfinite(cost):
+            return
+        velocity, way = rate.move(velocity, objective.gradient_at(noisy))
+        z = z - way
+
+
+def _as_tensor(errors: Loss) -> Loss:
+    """The same function, where it gives a plain number as well."""
+
+    def share(*batch: Any) -> Tensor:
+        return torch.as_tensor(errors(*batch))
+
+    return share
 
 
 @dataclass(frozen=True)
@@ -225,7 +280,7 @@ class _Search:
     def _judged(self, objective: Objective, loss: Loss) -> tuple[str, Objective]:
         """What is judged, and as a function of the weights."""
         if callable(self.errors):
-            return "errors", objective.judged_by(self.errors)
+            return "errors", objective.judged_by(_as_tensor(self.errors))
         counted = Errors(loss)
         judged = objective.judged_by(counted)
         if self.errors is not False:
@@ -281,8 +336,8 @@ class _Search:
             costs = list(_rehearsal(objective, watched, sigma, drawn, self.rate, here))
             left = float(np.mean(costs[-REHEARSED // 2 :])) / choice.target
             if left <= UNSTABLE:
-                break
-        return sigma, finder.first_below(costs, choice.target / 2, AVERAGED), left
+                return sigma, finder.first_below(costs, choice.target / 2, AVERAGED), left
+        return choice.sigma, None, left  # it is not the noise that breaks training
 
 
 def find_sigma(
@@ -317,7 +372,8 @@ def find_sigma(
     `draws` pairs take 2 × draws × len(grid) passes over the batches. With a learning rate and
     momentum, given or read from `optimizer`, it also rehearses up to 200 steps with that noise and
     tells after how many its cost has halved; if `steps` are planned and fewer, a
-    `TooFewStepsWarning` says so.
+    `TooFewStepsWarning` says so. A σ that breaks the rehearsal is lowered; where that does not
+    help, σ is the rule's and a `StabilityWarning` says that the learning rate is too large.
 
     >>> import torch
     >>> u, v = torch.full((50,), 0.2).double(), torch.zeros(1).double()
@@ -329,6 +385,8 @@ def find_sigma(
     search = _Search(rate, errors, share, scale, grid, relative, draws, steps, seed)
     with measuring(loss, params, batches, batch_norm=batch_norm, float64=float64) as objective:
         found = search.look(objective, loss)
+    if found.breaks:
+        warnings.warn(_BREAKS, StabilityWarning, stacklevel=2)
     if found.enough is False:
         warnings.warn(_too_few(found), TooFewStepsWarning, stacklevel=2)
     return found

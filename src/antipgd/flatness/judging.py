@@ -68,8 +68,12 @@ class _Answers(TorchFunctionMode):
         if len(args) > _IGNORED:
             given["ignore_index"] = args[_IGNORED]
         scores, targets = given.pop("input"), given.pop("target")
-        answers = wrong(scores.detach(), targets.detach(), **given)
-        self.wrong, self.all = self.wrong + int(answers.sum()), self.all + answers.numel()
+        try:
+            answers = wrong(scores.detach(), targets.detach(), **given)
+            count = int(answers.sum())
+        except RuntimeError:  # under vmap nothing can be counted; the loss tells other faults
+            return
+        self.wrong, self.all = self.wrong + count, self.all + answers.numel()
 
 
 class Errors:
@@ -82,6 +86,6 @@ class Errors:
         """Nothing to differentiate. Not a number where the loss is not: no answer at all."""
         with torch.no_grad(), _Answers() as answers:
             value = self._loss(*batch)
-        self.seen = answers.all > 0
-        share = answers.wrong / answers.all if self.seen else 0.0
+        self.seen |= answers.all > 0
+        share = answers.wrong / answers.all if answers.all else 0.0
         return torch.as_tensor(share, dtype=torch.float64) + 0 * value.detach().double().cpu()

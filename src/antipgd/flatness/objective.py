@@ -88,6 +88,9 @@ class Objective:
 
     def loss(self, batch: Any, *, finite: bool = True) -> Tensor:
         """The loss of one batch, checked; also for being finite, unless told not to."""
+        # A loss under autocast would cast the weights once only: we are in an outer autocast, so
+        # that leaving the loss's own does not clear what it keeps, and the weights move meanwhile.
+        torch.clear_autocast_cache()
         value = self._loss() if batch is _NOT_GIVEN else self._loss(batch)
         if not isinstance(value, Tensor) or value.numel() != 1:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__

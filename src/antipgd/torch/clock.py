@@ -98,7 +98,8 @@ class Counting:
             total, count = sums.get(name, (0.0, 0))
             sums[name] = total + rate * sigma**power * size, count + size
         for name, (total, count) in sums.items():
-            self.parts[name] = self.parts.get(name, 0.0) + total / count
+            progress = total / count if count else 0.0  # tensors without elements
+            self.parts[name] = self.parts.get(name, 0.0) + progress
 
     def _rate(self, index: int, optimizer: Optimizer, group: Group) -> tuple[str, float, int]:
         """The kind of a param group, its progress in a step at σ = 1, and the power of σ."""
