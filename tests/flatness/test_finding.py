@@ -192,8 +192,21 @@ def test_errors_may_be_a_plain_number():
     def errors(batch):
         return (model(batch[0]).argmax(1) != batch[1]).double().mean().item()
 
-    found = find_sigma(loss, model, batches, errors=errors, draws=8)
-    assert found.sigma == pytest.approx(find_sigma(loss, model, batches, draws=8).sigma)
+    read = find_sigma(loss, model, batches, draws=8)
+    found = find_sigma(loss, model, batches, errors=errors, scale=read.scale, draws=8)
+    assert found.sigma == pytest.approx(read.sigma)
+
+
+@pytest.mark.parametrize("rare", [0, 1])
+def test_how_classes_are_numbered_does_not_matter(rare):
+    """One class has a tenth of the examples, whichever its number."""
+    model = nn.Linear(2, 2, bias=False).double()
+    x = torch.cat([double(3.0, 0.0).expand(9, 2), double(0.0, 3.0).expand(1, 2)])
+    y = torch.tensor([1 - rare] * 9 + [rare])
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(2).double() if rare else torch.eye(2).double().flip(0))
+    found = find_sigma(lambda b: nn.functional.cross_entropy(model(b[0]), b[1]), model, [(x, y)])
+    assert found.scale == 0.5
 
 
 def test_planned_steps_that_are_too_few(regression):
@@ -241,8 +254,7 @@ def test_a_classifier_is_judged_by_its_answers():
     model, batches = classifier()
     entropy = nn.CrossEntropyLoss()
     found = find_sigma(lambda b: entropy(model(b[0]), b[1]), model, batches, draws=128)
-    labels = torch.cat([y for _, y in batches])
-    chance = float((labels != 0).float().mean())  # zero weights name the first class
+    chance = 3 / 4  # zero weights name one of the four classes by chance
     assert (found.judged, found.here, found.share) == ("errors", 0.0, FRACTION)
     assert found.scale == pytest.approx(chance)
     counted = wrong_under_noise(model, batches, found.sigma)
@@ -261,7 +273,7 @@ def test_what_the_user_counts_goes_first():
         return (model(batch[0]).argmax(1) != batch[1]).float().mean()
 
     read = find_sigma(loss, model, batches)
-    counted = find_sigma(loss, model, batches, errors=wrong)
+    counted = find_sigma(loss, model, batches, errors=wrong, scale=read.scale)
     assert counted.sigma == pytest.approx(read.sigma, rel=1e-6)
     by_loss = find_sigma(loss, model, batches, errors=False)
     assert (by_loss.judged, by_loss.share) == ("loss", FRACTION)

@@ -37,6 +37,12 @@ def share(loss):
         # two heads count together, each by its answers
         (lambda: functional.cross_entropy(SCORES, TARGETS)
          + functional.cross_entropy(SCORES[:1], TARGETS[:1]), 0.4),
+        # equal scores are answered by chance, whichever class comes first
+        (lambda: functional.cross_entropy(torch.zeros(4, 3), torch.tensor([0, 0, 0, 1])), 2 / 3),
+        (lambda: functional.cross_entropy(torch.zeros(4, 3), torch.tensor([2, 2, 2, 1])), 2 / 3),
+        (lambda: functional.cross_entropy(SCORES.clamp(max=1), TARGETS), 0.625),
+        (lambda: functional.binary_cross_entropy_with_logits(torch.zeros(3), torch.zeros(3)), 0.5),
+        (lambda: functional.binary_cross_entropy(torch.full((3,), 0.5), torch.ones(3)), 0.5),
         (lambda: SCORES.square().mean(), None),
         (lambda: functional.mse_loss(SCORES, SCORES), None),
     ],
@@ -70,3 +76,16 @@ def test_a_loss_of_single_examples_under_vmap_is_judged_by_itself():
     errors = Errors(loss)
     assert float(errors()) == 0
     assert not errors.seen
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_compiled_loss_is_counted(whole):
+    loss = torch.compile(
+        lambda scores: functional.cross_entropy(2 * scores, TARGETS), backend="eager",
+        fullgraph=whole,
+    )  # fmt: skip
+    before = loss(SCORES)
+    errors = Errors(loss)
+    assert [float(errors(SCORES)), float(errors(-SCORES))] == [0.5, 0.875]
+    assert errors.seen
+    assert torch.equal(loss(SCORES), before)

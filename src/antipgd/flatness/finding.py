@@ -366,14 +366,16 @@ def find_sigma(
     logits or without) is judged by the answers that noise makes wrong: σ where they are `share` of
     those that zero weights get wrong beyond it. Any other is judged by itself: σ where it rises by
     `share` of L(0) − L(w). `errors` overrides that: a function of a batch (the share of wrong
-    answers in it), or False for the loss. `scale` is what there is to lose, in place of what zero
-    weights give less that here. The grid is by default 17 σ from 0.0003 to 3 times the root mean
-    square of the weights. With `relative` σ is in units of each tensor's own, as in `attach`.
-    `draws` pairs take 2 × draws × len(grid) passes over the batches. With a learning rate and
-    momentum, given or read from `optimizer`, it also rehearses up to 200 steps with that noise and
-    tells after how many its cost has halved; if `steps` are planned and fewer, a
-    `TooFewStepsWarning` says so. A σ that breaks the rehearsal is lowered; where that does not
-    help, σ is the rule's and a `StabilityWarning` says that the learning rate is too large.
+    answers in it; an `argmax` names the first class at zero weights, where the loss's own count
+    takes one by chance: give `scale` where classes differ in size), or False for the loss. `scale`
+    is what there is to lose, in place of what zero weights give less that here. The grid is by
+    default 17 σ from 0.0003 to 3 times the root mean square of the weights. With `relative` σ is in
+    units of each tensor's own, as in `attach`. `draws` pairs take 2 × draws × len(grid) passes over
+    the batches. With a learning rate and momentum, given or read from `optimizer`, it also
+    rehearses up to 200 steps with that noise and tells after how many its cost has halved; if
+    `steps` are planned and fewer, a `TooFewStepsWarning` says so. A σ that breaks the rehearsal is
+    lowered; where that does not help, σ is the rule's and a `StabilityWarning` says that the
+    learning rate is too large.
 
     >>> import torch
     >>> u, v = torch.full((50,), 0.2).double(), torch.zeros(1).double()

@@ -5,7 +5,9 @@ its inputs are the scores of the classes, its targets the right ones. They are r
 so that nobody has to write the count a second time. Knows no noise.
 """
 
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,24 +17,33 @@ from torch.overrides import TorchFunctionMode
 
 from antipgd.flatness.objective import Loss
 
-Wrong = Callable[..., Tensor]  # (scores, targets) → which answers are wrong
+# (scores, targets) → 1 for each answer that is wrong. Of k classes that tie one is taken by chance:
+# zero weights give equal scores, and which class comes first must not matter.
+Wrong = Callable[..., Tensor]
 
 
 def _argmax(scores: Tensor, targets: Tensor, **options: Any) -> Tensor:
     """Of scores by class, the second axis where there are several; `ignore_index` is no class."""
     axis = min(1, scores.dim() - 1)
     if targets.is_floating_point():  # probabilities of the classes
-        return scores.argmax(axis) != targets.argmax(axis)
+        targets = targets.argmax(axis)
     counted = targets != options.get("ignore_index", -100)
-    return (scores.argmax(axis) != targets)[counted]
+    first = scores == scores.amax(axis, keepdim=True)
+    own = targets.long().masked_fill(~counted, 0).unsqueeze(axis)
+    return (1 - first.gather(axis, own).squeeze(axis) / first.sum(axis))[counted]
+
+
+def _above(scores: Tensor, targets: Tensor, threshold: float) -> Tensor:
+    wrong = (scores > threshold) != (targets > 0.5)
+    return torch.where(scores == threshold, 0.5, wrong.float())
 
 
 def _sign(scores: Tensor, targets: Tensor, **options: Any) -> Tensor:
-    return (scores > 0) != (targets > 0.5)
+    return _above(scores, targets, 0.0)
 
 
 def _half(scores: Tensor, targets: Tensor, **options: Any) -> Tensor:
-    return (scores > 0.5) != (targets > 0.5)
+    return _above(scores, targets, 0.5)
 
 
 CLASSIFIES: dict[Any, Wrong] = {
@@ -49,7 +60,7 @@ class _Answers(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.wrong, self.all = 0, 0
+        self.wrong, self.all = 0.0, 0
 
     def __torch_function__(
         self,
@@ -70,10 +81,16 @@ class _Answers(TorchFunctionMode):
         scores, targets = given.pop("input"), given.pop("target")
         try:
             answers = wrong(scores.detach(), targets.detach(), **given)
-            count = int(answers.sum())
+            count = float(answers.sum(dtype=torch.float64))
         except RuntimeError:  # under vmap nothing can be counted; the loss tells other faults
             return
         self.wrong, self.all = self.wrong + count, self.all + answers.numel()
+
+
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Compiled losses as they are written: the compiler has no room for what counts along."""
+    used = "torch._dynamo" in sys.modules  # an import of seconds, which a compiled loss has made
+    return torch.compiler.set_stance("force_eager") if used else nullcontext()
 
 
 class Errors:
@@ -84,7 +101,7 @@ class Errors:
 
     def __call__(self, *batch: Any) -> Tensor:
         """Nothing to differentiate. Not a number where the loss is not: no answer at all."""
-        with torch.no_grad(), _Answers() as answers:
+        with torch.no_grad(), _uncompiled(), _Answers() as answers:
             value = self._loss(*batch)
         self.seen |= answers.all > 0
         share = answers.wrong / answers.all if answers.all else 0.0
