@@ -387,6 +387,12 @@ def _interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     return float(values.mean() - half), float(values.mean() + half)
 
 
+def _median(steps: Sequence[int | None]) -> int | None:
+    """None is more than all."""
+    middle = sorted(math.inf if one is None else one for one in steps)[len(steps) // 2]
+    return int(middle) if middle < math.inf else None
+
+
 def judged_pair(pair: Pair, stages: dict) -> dict:
     """Differences of accuracy and ratios of losses over the seeds, arm by arm."""
     none, found = stages["none"], stages["found"]
@@ -397,8 +403,7 @@ def judged_pair(pair: Pair, stages: dict) -> dict:
                  "of_first_weights": float(np.median(_column(none, "of_first_weights"))),
                  "drowns": int(_column(none, "drowns").sum()),
                  "lowered": int(_column(none, "lowered").sum()),
-                 "steps_to_halve": sorted(one["steps"] or math.inf for one in none)[len(none) // 2],
-                 }  # fmt: skip
+                 "steps_to_halve": _median([one["steps"] for one in none])}  # fmt: skip
     for measure in ("accuracy", "loss"):
         best = best_of_grid(stages["search"], measure)
         grid = stages[f"sigma {best}"]
@@ -481,8 +486,8 @@ def show(rows: Sequence[dict], said: dict) -> None:
     for row in rows:
         print(
             f"\n{row['pair']}: n {row['n']}, {row['at_minimum']} at a minimum, judged by "
-            f"{'/'.join(row['judged_by'])}; {row['steps']} steps, {row['steps_to_halve']} to halve "
-            f"the cost\n  sigma {row['found']:.4f} ({row['of_first_weights']:.2f} of the first "
+            f"{'/'.join(row['judged_by'])}; {row['steps']} steps, "
+            f"{row['steps_to_halve'] or '> 200'} to halve the cost\n  sigma {row['found']:.4f} ({row['of_first_weights']:.2f} of the first "
             f"weights, drowns in {row['drowns']}, lowered in {row['lowered']}), best of the grid "
             f"{row['best_accuracy']} by accuracy, {row['best_loss']} by loss"
         )

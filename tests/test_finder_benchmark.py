@@ -1,6 +1,7 @@
 """The benchmark of `find_sigma`: many networks at once are what they are alone; its bars."""
 
 import dataclasses
+import json
 import math
 
 import numpy as np
@@ -89,3 +90,16 @@ def test_intervals_are_paired_students():
     low, high = finder._interval(values)
     assert (low + high) / 2 == pytest.approx(7 / 3)
     assert high - low == pytest.approx(2 * 4.302653 * values.std(ddof=1) / 3**0.5, rel=1e-6)
+
+
+def test_the_documents_say_what_was_measured():
+    """The table, and the counts below it, are those of the stored run."""
+    kept = json.loads(finder.RESULTS.read_text())
+    page = (finder.RESULTS.parents[1] / "docs" / "flatness.md").read_text()
+    assert finder.table(kept["rows"]) in page
+    said = finder.verdict(finder.PAIRS, kept["rows"])
+    assert said == kept["verdict"]
+    near, pairs = said["found"]["near"], said["pairs"]
+    assert f"Within 0.5 points and 1.1 × of the grid's best in {near} of {pairs}" in page
+    assert said["found"]["safe"] == said["found"]["near_enough"] == said["minima"] == pairs
+    assert [row["pair"] for row in kept["rows"]] == [pair.name for pair in finder.PAIRS]

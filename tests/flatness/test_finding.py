@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from antipgd.flatness import FoundSigma, StabilityWarning, TooFewStepsWarning, find_sigma
-from antipgd.flatness.finding import _rate
+from antipgd.flatness.rehearsing import rate_of
 from antipgd.paper.experiments.find_sigma import found_sigma
 from antipgd.paper.simulation.spec import make_run
 from antipgd.theory.finder import FRACTION
@@ -142,7 +142,7 @@ def test_a_rate_that_breaks_training_by_itself_is_said_and_sigma_stays():
 def test_a_rehearsed_step_is_that_of_the_optimizer(options):
     w = double(1.0, -2.0).requires_grad_()
     optimizer = torch.optim.SGD([w], lr=0.1, **options)
-    rate = _rate(None, 0.0, optimizer)
+    rate = rate_of(None, 0.0, optimizer)
     w.grad = double(0.0, 0.0)
     optimizer.step()  # the first one, which torch does not dampen
     z, velocity = w.detach().clone(), torch.zeros(2).double()

@@ -18,7 +18,8 @@ from antipgd.flatness.bound import pac_bayes_bound
 from antipgd.flatness.density import Spectrum
 from antipgd.flatness.effective import EffectiveSharpness, StabilityWarning
 from antipgd.flatness.eigenvalues import Eigenvalues
-from antipgd.flatness.finding import FoundSigma, TooFewStepsWarning, find_sigma
+from antipgd.flatness.finding import TooFewStepsWarning, find_sigma
+from antipgd.flatness.found import FoundSigma
 from antipgd.flatness.functions import (
     effective_sharpness,
     expected_sharpness,

@@ -5,9 +5,8 @@ or in loss; the rule that picks one is `theory.finder`'s. Whether the steps one 
 under that noise is rehearsed: a few steps of Anti-PGD on a copy. Knows no training loop.
 """
 
-import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,158 +16,20 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from antipgd.checks import number, whole
-from antipgd.estimate import Estimate
 from antipgd.flatness.draws import Draws, expected_rises
 from antipgd.flatness.effective import StabilityWarning
+from antipgd.flatness.found import BREAKS, FoundSigma
 from antipgd.flatness.inputs import Parameters
 from antipgd.flatness.judging import Errors
 from antipgd.flatness.measuring import measuring
 from antipgd.flatness.objective import Loss, Objective
+from antipgd.flatness.rehearsing import LOWERED, REHEARSED, UNSTABLE, Rate, rate_of, rehearsal
 from antipgd.theory import finder
 from antipgd.torch.advice import drowned
-from antipgd.torch.kinds import SGD, kind_of
 from antipgd.torch.members import rms
 
 GRID = tuple(np.geomspace(10**-3.5, 10**0.5, 17))  # times the root mean square of all weights
-REHEARSED, AVERAGED = 200, 10  # steps, and over how many a cost is averaged
-UNSTABLE = 2.0  # times its first cost, at which noise has not been learned but has broken learning
-LOWERED = tuple(2 ** (-k / 2) for k in range(11))  # what an unstable σ is multiplied with
-_BREAKS = (
-    f"training breaks at this learning rate, also with noise {1 / LOWERED[-1]:.0f} times smaller: "
-    f"lower it"
-)
-
-
-class TooFewStepsWarning(UserWarning):
-    """The planned steps will hardly fit the data under this noise."""
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class FoundSigma:
-    """The σ to begin with, and what it was read from.
-
-    `judged` is "errors", the share of answers that are wrong, or "loss". σ costs `share` of
-    `scale`, which is that of zero weights less `here`; `low` and `high` bound it by the error of
-    the cost. `rows` are (σ, cost, its share of `scale`) for each σ of the grid, `table` is that in
-    print. `steps` is how many steps of Anti-PGD from here, rehearsed with full gradients, halve
-    that cost; None if 200 did not; `left` of it is left in the last half of them. Both are None
-    without a learning rate and for other optimizers than SGD. `enough` says whether the planned
-    steps are as many, the fewest that training anew may take. `lowered` is the σ of the rule where
-    its noise broke the rehearsal, which that of `sigma` does not; else None. `breaks` says that
-    noise 32 times smaller broke it as well, so that the learning rate is at fault.
-    `drowns` is what `attach` and `perturb` warn of, if they would at these weights.
-    """
-
-    sigma: float
-    low: float
-    high: float
-    relative: bool
-    judged: str
-    share: float
-    scale: float
-    here: float
-    loss: float
-    rows: tuple[tuple[float, Estimate, float], ...]
-    steps: int | None
-    left: float | None
-    planned: int | None
-    lowered: float | None
-    drowns: str | None
-
-    @property
-    def breaks(self) -> bool:
-        """Whether training breaks at this learning rate, however small the noise."""
-        return self.left is not None and self.left > UNSTABLE
-
-    @property
-    def enough(self) -> bool | None:
-        """Whether the planned steps suffice; None where that is not known."""
-        if self.planned is None or self.left is None or self.breaks:
-            return None
-        if self.steps is None:
-            return False if self.planned <= REHEARSED else None
-        return self.planned >= self.steps
-
-    @property
-    def table(self) -> str:
-        """What was measured and found, in lines of text."""
-        lines = [f"{'sigma':>10}  {self.judged + ' +':>10}  {'95 % interval':>22}  {'of scale':>8}"]
-        for sigma, cost, share in self.rows:
-            low, high = cost.interval()
-            interval = f"[{low:.3g}, {high:.3g}]"
-            lines.append(f"{sigma:10.3g}  {cost.mean:10.3g}  {interval:>22}  {share:8.2g}")
-        return "\n".join([*lines, *self._summary])
-
-    @property
-    def _summary(self) -> list[str]:
-        lines = [f"{self._title} [{self.low:.3g}, {self.high:.3g}]", self._cost]
-        if self.lowered is not None:
-            lines = [f"{self._title}, lowered from {self.lowered:.3g}", "which breaks training at "
-                     "this learning rate; a smaller one takes more noise"]  # fmt: skip
-        if self.left is not None:
-            lines.append(f"{self._rehearsed}{self._plan}")
-        return lines if self.drowns is None else [*lines, self.drowns]
-
-    @property
-    def _cost(self) -> str:
-        if self.judged == "errors":
-            rise = self.share * self.scale
-            return f"there {rise:.1%} more answers are wrong than the {self.here:.1%} without noise"
-        return (
-            f"there the loss is higher by {self.share:g} of {self.scale:.3g}, from {self.here:.3g}"
-        )
-
-    @property
-    def _rehearsed(self) -> str:
-        if self.breaks:
-            return _BREAKS
-        if self.steps is not None and self.lowered is not None:
-            return f"{self.steps} steps from here bring it to half of what the rule allows"
-        if self.steps is not None:
-            return f"{self.steps} steps from here halve that"
-        return f"in {REHEARSED} steps from here it came to {self.left:.0%} of its cost"
-
-    @property
-    def _plan(self) -> str:
-        if self.enough is None:
-            return ""
-        return f": the {self.planned:,} planned are {'enough' if self.enough else 'too few'}"
-
-    def __repr__(self) -> str:
-        return f"FoundSigma({'; '.join(self._summary)})"
-
-    def __str__(self) -> str:
-        return "\n".join(self._summary)
-
-    def metrics(self) -> dict[str, float]:
-        """For a log: every single number, without those that are not known."""
-        found = {"sigma": self.sigma, "sigma_low": self.low, "sigma_high": self.high,
-                 self.judged: self.here, "loss": self.loss, "scale": self.scale,
-                 "share": self.share, "steps": self.steps, "left": self.left}  # fmt: skip
-        return {name: float(value) for name, value in found.items() if value is not None}
-
-    @property
-    def _title(self) -> str:
-        return f"{'relative sigma' if self.relative else 'sigma'} {self.sigma:.3g}"
-
-    def plot(self) -> Any:
-        """The table as a matplotlib figure."""
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("plot() needs matplotlib: pip install 'antipgd[paper]'") from error
-        shown = [(s, one) for s, one, _ in self.rows if 0 < one.mean < math.inf]
-        means = [one.mean for _, one in shown]
-        reach = [one.mean - one.interval()[0] for _, one in shown]
-        figure = Figure(figsize=(5, 3.4), layout="constrained")
-        axes = figure.subplots()
-        axes.errorbar([s for s, _ in shown], means, reach, fmt="o-", capsize=2)
-        axes.axhline(self.share * self.scale, color="grey", linestyle="--")
-        axes.axvline(self.sigma, color="grey", linestyle="--")
-        judged = "answers made wrong" if self.judged == "errors" else "expected sharpness"
-        axes.set(xscale="log", yscale="log", xlabel="sigma", ylabel=judged)
-        axes.set_title(f"{self.share:g} of {self.scale:.3g} at {self._title}")
-        return figure
+AVERAGED = 10  # steps, over which a cost is averaged
 
 
 def _scales(objective: Objective, relative: bool) -> Tensor:
@@ -178,68 +39,6 @@ def _scales(objective: Objective, relative: bool) -> Tensor:
     return torch.cat(scales)
 
 
-@dataclass(frozen=True)
-class Rate:
-    """The options of SGD that a rehearsal follows."""
-
-    lr: float
-    momentum: float = 0.0
-    dampening: float = 0.0
-    nesterov: bool = False
-
-    def move(self, velocity: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The velocity after a step with this gradient, and how far the weights go."""
-        velocity = self.momentum * velocity + (1 - self.dampening) * gradient
-        ahead = gradient + self.momentum * velocity if self.nesterov else velocity
-        return velocity, self.lr * ahead
-
-
-def _of_group(group: dict[str, Any]) -> Rate:
-    """Of a param group of SGD, which looks at dampening only where there is momentum."""
-    momentum = float(group.get("momentum") or 0)
-    dampening = float(group.get("dampening") or 0) if momentum else 0.0
-    return Rate(float(group["lr"]), momentum, dampening, bool(group.get("nesterov")))
-
-
-def _rate(lr: float | None, momentum: float, optimizer: Optimizer | None) -> Rate | None:
-    """None where it is not known, or for another optimizer than SGD."""
-    if lr is not None and optimizer is not None:
-        raise ValueError(f"give lr= or optimizer=, not both; got lr={lr!r}")
-    if optimizer is not None:
-        if kind_of(optimizer) is not SGD:  # whose steps can be rehearsed
-            return None
-        rates = list(dict.fromkeys(map(_of_group, optimizer.param_groups)))
-        if len(rates) > 1:
-            raise ValueError(
-                f"param groups differ in (lr, momentum) or in how it is used, {rates}: give lr= "
-                f"instead"
-            )
-        lr, momentum = rates[0].lr, rates[0].momentum
-    number("momentum", momentum, 0, 1)
-    if lr is None:
-        return None
-    number("lr", lr, 0, above=True)
-    return Rate(lr, momentum) if optimizer is None else rates[0]
-
-
-def _rehearsal(
-    objective: Objective, watched: Objective, sigma: float, draws: Draws, rate: Rate, here: float
-) -> Iterator[float]:
-    """What the noise costs, step by step of Anti-PGD from here: z ← z − η·velocity(∇L(z + ξ)).
-
-    Ends where that is not finite: it would stay so.
-    """
-    z = velocity = torch.zeros_like(objective.flat())
-    for step in range(REHEARSED):
-        noisy = z + sigma * draws.directions(objective, step, 1)[0]
-        cost = float(watched.values_at(noisy[None], [1.0])[0, 0]) - here
-        yield cost
-        if not math.isfinite(cost):
-            return
-        velocity, way = rate.move(velocity, objective.gradient_at(noisy))
-        z = z - way
-
-
 def _as_tensor(errors: Loss) -> Loss:
     """The same function, where it gives a plain number as well."""
 
@@ -247,6 +46,10 @@ def _as_tensor(errors: Loss) -> Loss:
         return torch.as_tensor(errors(*batch))
 
     return share
+
+
+class TooFewStepsWarning(UserWarning):
+    """The planned steps will hardly fit the data under this noise."""
 
 
 @dataclass(frozen=True)
@@ -333,7 +136,7 @@ class _Search:
             return choice.sigma, None, None
         for times in LOWERED:
             sigma = times * choice.sigma
-            costs = list(_rehearsal(objective, watched, sigma, drawn, self.rate, here))
+            costs = list(rehearsal(objective, watched, sigma, drawn, self.rate, here))
             left = float(np.mean(costs[-REHEARSED // 2 :])) / choice.target
             if left <= UNSTABLE:
                 return sigma, finder.first_below(costs, choice.target / 2, AVERAGED), left
@@ -383,12 +186,12 @@ def find_sigma(
     >>> print(f"{found.sigma:.1f}", found.steps > 0)  # σ²/2 · (2 + …) = 0.05
     0.2 True
     """
-    rate = _rate(lr, momentum, optimizer)
+    rate = rate_of(lr, momentum, optimizer)
     search = _Search(rate, errors, share, scale, grid, relative, draws, steps, seed)
     with measuring(loss, params, batches, batch_norm=batch_norm, float64=float64) as objective:
         found = search.look(objective, loss)
     if found.breaks:
-        warnings.warn(_BREAKS, StabilityWarning, stacklevel=2)
+        warnings.warn(BREAKS, StabilityWarning, stacklevel=2)
     if found.enough is False:
         warnings.warn(_too_few(found), TooFewStepsWarning, stacklevel=2)
     return found
