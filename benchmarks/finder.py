@@ -487,7 +487,8 @@ def show(rows: Sequence[dict], said: dict) -> None:
         print(
             f"\n{row['pair']}: n {row['n']}, {row['at_minimum']} at a minimum, judged by "
             f"{'/'.join(row['judged_by'])}; {row['steps']} steps, "
-            f"{row['steps_to_halve'] or '> 200'} to halve the cost\n  sigma {row['found']:.4f} ({row['of_first_weights']:.2f} of the first "
+            f"{row['steps_to_halve'] or '> 200'} to halve the cost\n"
+            f"  sigma {row['found']:.4f} ({row['of_first_weights']:.2f} of the first "
             f"weights, drowns in {row['drowns']}, lowered in {row['lowered']}), best of the grid "
             f"{row['best_accuracy']} by accuracy, {row['best_loss']} by loss"
         )
