@@ -36,14 +36,14 @@ import numpy as np
 import antipgd
 from antipgd.noise import kernels
 from antipgd.paper.simulation.problems import kernels as problems
-from antipgd.paper.simulation import compiled
+from antipgd.paper.simulation import lanes
 from antipgd.noise.stream import key_indices
 words, out = np.empty(4 * kernels._BLOCKS, np.int32), np.empty(7, np.int64)
 kernels.draw_indices(np.uint64(5), 3, 40, words, out)
 assert (out == key_indices(5, 3, 7, 40)).all()
 problems._square(2, np.array([2.0, 3.0]), squares := np.empty(2))
 assert squares.tolist() == [4, 9]
-assert compiled._any(np.ones(8, bool))
+assert lanes.any_of(np.ones(8, bool))
 print(antipgd.__file__)
 """
 
@@ -63,14 +63,14 @@ def test_without_a_writable_folder_kernels_compile_in_memory_and_say_so(package)
 CHANGED = """
 import numpy as np
 from antipgd.noise import kernels
-from antipgd.paper.simulation import compiled
+from antipgd.paper.simulation import lanes
 words, xi = np.full(4 * kernels._BLOCKS, 2**30, np.int32), np.empty(4, np.float32)
 kernels._fill_uniform(1, words, xi)
 out = np.empty(8)
 law = (kernels.UNIFORM, 4, *np.zeros(4, np.float32))
 work = words, np.empty(16, np.int32), np.empty(64, np.float32)
-compiled._draw(np.uint64(5), 1, 1, law, np.ones(1), *work, out)
-hits = [sum(f.stats.cache_hits.values()) for f in (kernels._fill_uniform, compiled._draw)]
+lanes.draw_into(np.uint64(5), 1, law, np.ones(1), *work, out)
+hits = [sum(f.stats.cache_hits.values()) for f in (kernels._fill_uniform, lanes.draw_into)]
 print(xi[0], out[0], *hits)
 """
 

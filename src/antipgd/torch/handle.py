@@ -100,6 +100,7 @@ class Noise:
         self.seed, self._sigma, self.step_count = one.seed, one.sigma, one.step
         self.counting.adopt(one.clock, one.clocks, self.together, self.members)
         self.paused = one.paused
+        self._parting.resumed()
         matching.take_over(records, self.members, first)
         self.roll.set_keys(self.seed)
 

@@ -27,7 +27,7 @@ class Parting:
 
     def __init__(self, alone: bool) -> None:
         self._number = None if alone else next(_numbers)  # all ranks attach in the same order
-        self._steps = 0
+        self._steps = self._resumes = 0
         self._left: dict[str, Any] = {}
 
     def step(self, facts: Facts) -> None:
@@ -36,12 +36,17 @@ class Parting:
         if self._steps % EVERY == 0:
             self.look(facts)
 
+    def resumed(self) -> None:
+        """A state was loaded: a rank that has not come to that yet is behind, not astray."""
+        self._resumes += 1
+
     def look(self, facts: Facts) -> None:
         """Refuse where another rank had something else at this step."""
         if self._number is None or not is_distributed():
             return
-        self._left.pop(str(self._steps), None)
-        self._left = dict([*self._left.items()][1 - KEPT :]) | {str(self._steps): facts()}
+        now = f"{self._resumes} {self._steps}"
+        self._left.pop(now, None)
+        self._left = dict([*self._left.items()][1 - KEPT :]) | {now: facts()}
         store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
         text = json.dumps(self._left)
         store.set(self._key(rank), text)
