@@ -208,6 +208,11 @@ _NUMBERS: dict[str, tuple[Any, str]] = {
     "trace-probes": (int, "random vectors for the trace, at least 32"),
 }
 
+_WORDS = {
+    "law": accepted_laws(),
+    "norm": "batch (default), group or none, after the convolutions of resnet18 and cnn",
+}
+
 
 def _add_train(commands: Any) -> None:
     parser = commands.add_parser(
@@ -226,7 +231,8 @@ def _add_train(commands: Any) -> None:
     add("--seed", type=int, default=0)
     for name, (kind, text) in _NUMBERS.items():
         add(f"--{name}", type=kind, help=text)
-    add("--law", help=accepted_laws())
+    for name, text in _WORDS.items():
+        add(f"--{name}", help=text)
     add("--relative", action="store_true", help="sigma in units of each tensor's rms")
     add("--validation", action="store_true", help="test on a held-out fifth of the training images")
     add("--measure-every", type=int, default=5, metavar="K", help="epochs (default: 5)")
@@ -244,7 +250,7 @@ def _spec(options: argparse.Namespace) -> Any:
 
     if options.measure_every < 1:
         raise ValueError(f"--measure-every must be at least 1; got {options.measure_every}")
-    names = [name.replace("-", "_") for name in _NUMBERS] + ["law"]
+    names = [name.replace("-", "_") for name in (*_NUMBERS, *_WORDS)]
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     return make_training(
         options.data, options.model, options.method, batch=options.batch, epochs=options.epochs,

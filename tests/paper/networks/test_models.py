@@ -4,15 +4,15 @@ import math
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, unfold
+from torch.nn.functional import cross_entropy, relu, unfold
 
-from antipgd.paper.networks.models import make_network
+from antipgd.paper.networks.models import groups_of, make_network
 
 CASES = [("resnet18", 4, (3, 16, 16)), ("cnn", 6, (1, 8, 8)), ("mlp", 12, (1, 8, 8))]
 
 
-def network(model, width, shape, classes=10, seed=0):
-    return make_network(model, width, shape, classes, seed)
+def network(model, width, shape, classes=10, seed=0, norm="batch"):
+    return make_network(model, width, shape, classes, seed, norm)
 
 
 @pytest.mark.parametrize(("width", "count"), [(64, 11_173_962), (8, 176_402)])
@@ -60,12 +60,25 @@ def batch_norm(x, scale, shift):
     return scale[:, None, None] * (x - mean) / (var + 1e-5).sqrt() + shift[:, None, None]
 
 
-def again(model, weights, x):
+def group_norm(x, scale, shift):
+    """Groups of neighbouring channels, as many as `GROUPS` says, one after another."""
+    parts = []
+    for part in x.chunk(GROUPS[x.shape[1]], 1):
+        mean = part.mean((1, 2, 3), keepdim=True)
+        var = ((part - mean) ** 2).mean((1, 2, 3), keepdim=True)
+        parts.append((part - mean) / (var + 1e-5).sqrt())
+    return scale[:, None, None] * torch.cat(parts, 1) + shift[:, None, None]
+
+
+def again(model, weights, x, norm="batch"):
     """What the network should compute in training, from its weights alone."""
     w = iter(weights)
 
     def conv_norm(x, stride=1):
-        return batch_norm(convolution(x, next(w), stride), next(w), next(w))
+        x = convolution(x, next(w), stride)
+        if norm == "none":
+            return x + next(w)[:, None, None]
+        return {"batch": batch_norm, "group": group_norm}[norm](x, next(w), next(w))
 
     if model == "mlp":
         x = x.reshape(len(x), -1)
@@ -82,9 +95,23 @@ def again(model, weights, x):
     return x @ next(w).T + next(w)
 
 
+GROUPS = {1: 1, 2: 1, 3: 1, 4: 2, 5: 1, 6: 3, 8: 4, 12: 6, 16: 8, 24: 8, 32: 8, 36: 6, 64: 8}
+
+
+def test_groups_divide_the_channels_and_none_is_a_channel_alone():
+    assert {channels: groups_of(channels) for channels in GROUPS} == GROUPS
+    for channels in range(2, 600):
+        groups = groups_of(channels)
+        assert channels % groups == 0
+        assert channels // groups >= 2
+        assert not any(channels % more == 0 and channels // more >= 2
+                       for more in range(groups + 1, 9))  # fmt: skip
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
 @pytest.mark.parametrize(("model", "width", "shape"), CASES)
-def test_one_training_step_agrees_with_a_second_derivation(model, width, shape):
-    made = network(model, width, shape).double()
+def test_one_training_step_agrees_with_a_second_derivation(model, width, shape, norm):
+    made = network(model, width, shape, norm=norm).double()
     x = torch.randn(6, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     y = torch.tensor([0, 1, 2, 3, 4, 9])
     start = [p.detach().clone().requires_grad_() for p in made.parameters()]
@@ -93,7 +120,7 @@ def test_one_training_step_agrees_with_a_second_derivation(model, width, shape):
     assert all(p.grad is not None and p.grad.any() for p in made.parameters())
     optimizer.step()
 
-    outputs = again(model, start, x)
+    outputs = again(model, start, x, norm)
     loss = (outputs.logsumexp(1) - outputs[torch.arange(6), y]).mean()
     gradients = torch.autograd.grad(loss, start)
     for new, old, g in zip(made.parameters(), start, gradients, strict=True):
@@ -124,3 +151,40 @@ def test_weights_are_distributed_as_torch_does_it():
     names = {name: p.flatten()[:9] for name, p in made.named_parameters() if p.dim() == 4}
     firsts = [tuple(p.div(p.abs().max()).tolist()) for p in names.values()]
     assert len(set(firsts)) == len(firsts)  # no two layers share draws
+
+
+def test_without_norms_the_scale_is_kept_through_all_blocks():
+    """And torch's own bounds, which norms repair, would lose it: that is what He's are for."""
+    x = torch.randn(64, 3, 16, 16, generator=torch.Generator().manual_seed(2))
+    kept = {}
+    for norm in ("none", "batch"):
+        made = network("resnet18", 16, (3, 16, 16), norm="none")
+        if norm == "batch":
+            made.load_state_dict(network("resnet18", 16, (3, 16, 16)).state_dict(), strict=False)
+        with torch.no_grad():
+            first = relu(made.conv1(x))
+            kept[norm] = float(made.blocks(first).square().mean() / x.square().mean())
+    assert 1 < kept["none"] < 8  # eight times (1 + 1/8) is 2.6, in expectation
+    assert kept["batch"] < 0.05
+
+
+def test_without_norms_convolutions_have_biases_and_the_bounds_of_he():
+    made = network("resnet18", 16, (3, 16, 16), norm="none")
+    blocks = made.blocks
+    for conv, gain in [(blocks[7].conv1, math.sqrt(6)), (blocks[7].conv2, math.sqrt(6 / 8))]:
+        assert conv.bias is not None
+        bound = 1 / math.sqrt(9 * 128)
+        assert float(conv.weight.detach().abs().max()) == pytest.approx(gain * bound, rel=1e-3)
+        assert float(conv.bias.detach().abs().max()) == pytest.approx(bound, rel=0.05)
+    weight = made.linear.weight.detach()
+    assert float(weight.abs().max()) == pytest.approx(1 / math.sqrt(128), rel=0.01)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("norm", ["group", "none"])
+def test_narrow_networks_see_their_images(norm, width):
+    """Also where the last stage is a single pixel."""
+    made = network("resnet18", width, (1, 8, 8), norm=norm)
+    x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    outputs = made(x).detach()
+    assert float((outputs - outputs.mean(0)).abs().max()) > 1e-3

@@ -70,13 +70,15 @@ def test_the_name_depends_on_every_part():
         spec(barriers=True).name,
         spec(channels_last=False).name,
         spec(bf16=True).name,
+        spec(norm="group").name,
+        spec(norm="none").name,
         spec(width=8).name,
         spec(seed=1).name,
         spec(epochs=11).name,
         spec(size=None).name,
         spec(images=None).name,
     }
-    assert len(names) == 30
+    assert len(names) == 32
 
 
 def test_one_training_has_one_spelling():
@@ -85,6 +87,10 @@ def test_one_training_has_one_spelling():
     assert spec(micro=714) == spec()
     assert spec("label", law="rademacher", noisy="no_norms") == spec("label")
     assert spec(optimizer="adamw", momentum=0.3) == spec(optimizer="adamw")
+    mlp = {"batch": 50, "epochs": 3, "seed": 0}
+    assert make_training("digits", "mlp", "gd", norm="none", **mlp) == make_training(
+        "digits", "mlp", "gd", **mlp
+    )
 
 
 def test_when_it_is_measured():
@@ -110,6 +116,8 @@ def test_the_noise_free_beginning_is_a_training_of_its_own():
         ({"model": "resnet"}, "unknown model 'resnet'; did you mean 'resnet18'?"),
         ({"optimizer": "adam"}, "unknown optimizer 'adam'"),
         ({"noisy": "some"}, "unknown noisy 'some'"),
+        ({"norm": "layer"}, "unknown norm 'layer'; accepted: batch, group, none"),
+        ({"model": "mlp", "norm": "group"}, "an mlp has no norms: norm must be none"),
         ({"lr": 0}, "lr must be a finite number > 0; got 0"),
         ({"momentum": 1.0}, "momentum must be a finite number >= 0 and < 1; got 1.0"),
         ({"weight_decay": -1}, "weight_decay must be a finite number >= 0; got -1"),

@@ -511,3 +511,22 @@ def test_other_optimizers_and_noise_without_norms(tmp_path):
     moved = {name for name, w in state["model"].items()
              if "running" not in name and not torch.equal(w, at_end[name])}  # fmt: skip
     assert moved == {"conv1.weight", "conv2.weight", "linear.weight", "linear.bias"}
+
+
+# Without BatchNorm
+
+
+@pytest.mark.parametrize("norm", ["group", "none"])
+def test_other_norms_have_one_row_a_place_and_learn(norm):
+    run = spec("anti", norm=norm, images=500, epochs=30, width=8, noise_stop=25)
+    record = train(run)
+    assert places(record, 25) == ["running", "w", "z"]
+    assert record.column("test_accuracy", "w")[1][-1] > 0.6
+
+
+def test_no_norms_leaves_out_group_norm(tmp_path):
+    run = spec(noisy="no_norms", norm="group", epochs=1)
+    train(run, tmp_path)
+    state, at_end = Checkpoints(tmp_path, run).load(), last_weights(tmp_path, run)
+    moved = {name for name, w in state["model"].items() if not torch.equal(w, at_end[name])}
+    assert moved == {"conv1.weight", "conv2.weight", "linear.weight", "linear.bias"}

@@ -24,7 +24,7 @@ def seconds_per_image(spec: Training) -> float:
     side = (spec.size or height, spec.size or width)
     layout = torch.channels_last if spec.channels_last else torch.contiguous_format
     with reproducible(1):
-        model = make_network(spec.model, spec.width, (channels, *side), 10, spec.seed)
+        model = make_network(spec.model, spec.width, (channels, *side), 10, spec.seed, spec.norm)
         model = model.to(memory_format=layout)  # type: ignore[call-overload]
         images = torch.linspace(-1, 1, _IMAGES * channels * side[0] * side[1])
         images = images.reshape(_IMAGES, channels, *side).to(memory_format=layout)
@@ -45,7 +45,15 @@ def training_seconds(specs: Iterable[Training]) -> float:
     per_image: dict[tuple, float] = {}
     total = 0.0
     for spec in specs:
-        kind = (spec.data, spec.model, spec.width, spec.size, spec.channels_last, spec.bf16)
+        kind = (
+            spec.data,
+            spec.model,
+            spec.width,
+            spec.norm,
+            spec.size,
+            spec.channels_last,
+            spec.bf16,
+        )
         if kind not in per_image:
             per_image[kind] = seconds_per_image(spec)
         total += per_image[kind] * image_passes(spec)

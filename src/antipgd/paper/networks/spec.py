@@ -29,6 +29,7 @@ MEASURES = (
 PLACES = ("w", "z", "w_bn", "z_bn", "running")
 
 WIDTHS = {"resnet18": 64, "cnn": 16, "mlp": 64}  # by default
+NORMS = ("batch", "group", "none")
 OPTIMIZERS = ("sgd", "adamw")
 NOISY = ("all", "no_norms")
 LEAST_PROBES = 32  # as `antipgd.flatness` has it: the spread of fewer is no error bar
@@ -66,6 +67,7 @@ class Training:
     barriers: bool = False
     channels_last: bool = True
     bf16: bool = False
+    norm: str = "batch"
 
     # What a store and a table ask of any run
 
@@ -157,6 +159,16 @@ def _check_images(data: str, images: int | None, batch: int, micro: int | None) 
         raise ValueError(f"micro must divide batch={batch}; got micro={micro}")
 
 
+def _norm(model: str, norm: str) -> str:
+    """One spelling for a model that has no such layers: the default."""
+    one_of("norm", norm, NORMS)
+    if model != "mlp":
+        return norm
+    if norm == "group":
+        raise ValueError("an mlp has no norms: norm must be none, or left out; got 'group'")
+    return "batch"
+
+
 def _check_window(epochs: int, start: int, stop: int | None) -> None:
     if not start < (epochs if stop is None else stop) <= epochs:
         raise ValueError(
@@ -224,13 +236,17 @@ def make_training(
     barriers: bool = False,
     channels_last: bool = True,
     bf16: bool = False,
+    norm: str = "batch",
 ) -> Training:
     """A training with defaults filled in, in the one spelling that its name depends on.
 
     - `data`: a name of `data.DATA_SETS`; `images`: how many for training, as many of every class,
       drawn by the seed (None: all); `size`: side of the images, each pixel a mean (None: as they
       are).
-    - `model`: resnet18, cnn, mlp; `width`: channels of the first stage, or hidden units.
+    - `model`: resnet18, cnn, mlp; `width`: channels of the first stage, or hidden units. `norm`:
+      batch, group (at most 8 groups, of at least two channels) or none (the convolutions have
+      biases then, and begin with He's bounds, a residual branch with 1/√blocks of it). An mlp has
+      no norms: for it batch, the default, and none are the same training.
     - `method`: a name of `methods.TRAINED`. What makes gd of sgd is `batch` alone.
       `sigma`: standard deviation of the noise on the weights; for label the probability that a
       label is replaced by a uniform one, anew in every epoch; for sam the radius ρ of its ascent.
@@ -295,4 +311,5 @@ def make_training(
         barriers=bool(barriers),
         channels_last=bool(channels_last),
         bf16=bool(bf16),
+        norm=_norm(model, norm),
     )

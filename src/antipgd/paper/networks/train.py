@@ -77,7 +77,9 @@ class Trainer:
     ) -> None:
         self.spec, self.examples, self.progress = spec, examples, Progress()
         layout = torch.channels_last if spec.channels_last else torch.contiguous_format
-        model = make_network(spec.model, spec.width, examples.shape, examples.classes, spec.seed)
+        model = make_network(
+            spec.model, spec.width, examples.shape, examples.classes, spec.seed, spec.norm
+        )
         device = examples.train[0].device
         check_memory(spec, model, examples.shape, str(device))
         self.model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
