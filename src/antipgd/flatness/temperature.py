@@ -30,6 +30,10 @@ _DOUBLINGS = 200  # of T at most
 _EXACT = 1e-12  # relative error of T
 
 
+class UnreachableLossError(ValueError):
+    """No temperature gives the loss that was asked for: examples are classified wrongly."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TraceAtEqualLoss(Measured):
     """Σ_l ‖w_l‖² tr_l / n_l of the loss of T·logits, at the T that gives it the value asked for.
@@ -116,7 +120,7 @@ class Logits:
         return float(brentq(self.slope, low, high, rtol=_EXACT, xtol=1e-300))
 
     def _refuse(self, loss: float, at_best: float) -> None:
-        raise ValueError(
+        raise UnreachableLossError(
             f"no temperature brings the loss to {loss:g}: {self.wrong} of {len(self.labels)} "
             f"examples are classified wrongly, and the least is {self.loss(at_best):.4g} at "
             f"temperature {at_best:.3g}; train on, or compare at a larger loss"

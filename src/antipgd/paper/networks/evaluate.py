@@ -9,18 +9,19 @@ statistics and random generators are left as found.
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from antipgd.flatness import hessian_trace
+from antipgd.flatness import hessian_trace, trace_at_equal_loss
 from antipgd.flatness.state import evaluating
+from antipgd.flatness.temperature import LOSS, UnreachableLossError
 from antipgd.paper.networks.examples import Examples
 from antipgd.paper.networks.gradients import Batch, norms_of
-from antipgd.paper.networks.spec import MEASURES, Training
+from antipgd.paper.networks.spec import EQUAL_LOSSES, MEASURES, Training, trace_at
 from antipgd.paper.record import Point
 from antipgd.torch import Noise
 from antipgd.torch.recalibration import recalibrated
@@ -78,6 +79,22 @@ def trace(spec: Training, model: nn.Module, train: Batch) -> dict[str, float]:
             "scaled_trace": scaled.mean, "scaled_trace_sem": scaled.sem}  # fmt: skip
 
 
+def traces_at_equal_loss(spec: Training, model: nn.Module, train: Batch) -> dict[str, float]:
+    """The scaled traces of T·logits where these have the losses that trainings are compared at, and
+    the T of 0.01; without those that no T reaches, because an image is classified wrongly."""
+    batches, found = _chunks(train, spec.equal_loss_images, _TRACE_CHUNK), {}
+    for loss in EQUAL_LOSSES:
+        with suppress(UnreachableLossError):
+            at = trace_at_equal_loss(
+                model, batches, loss, method="hutchinson", max_probes=spec.trace_probes,
+                seed=spec.seed, batch_norm="eval",
+            )  # fmt: skip
+            found[trace_at(loss)] = at.mean
+            if loss == LOSS:
+                found["temperature"] = at.temperature
+    return found
+
+
 def point(epoch: int, place: str, values: Mapping[str, float]) -> Point:
     """A row of a record; what is not a number is infinite, what was not measured is None."""
     row = [values.get(measure) for measure in MEASURES]
@@ -101,8 +118,10 @@ class Evaluator:
 
     def _cleanest(self, epoch: int, barrier: Mapping[str, float]) -> dict[str, float]:
         """What is measured only at the cleanest weights and their own statistics."""
-        spec = self._spec
-        traces = trace(spec, self._model, self._examples.train) if spec.trace_probes else {}
+        spec, model, train = self._spec, self._model, self._examples.train
+        traces = trace(spec, model, train) if spec.trace_probes else {}
+        if spec.equal_loss_images and spec.measured_fully(epoch):
+            traces |= traces_at_equal_loss(spec, model, train)
         return {**self._losses(epoch), **traces, **barrier}
 
     def _rows(self, epoch: int, place: str, last: Values, tick: Tick) -> list[Point]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from antipgd.noise.stream import stream_key, stream_words
 from antipgd.paper.networks.data import load, normalised, shrink, subset, validation_split
+from antipgd.paper.networks.data.choosing import held_out_beside
 from antipgd.paper.networks.spec import Training
 
 _HELD_OUT = 0.2
@@ -42,7 +43,10 @@ def make_examples(spec: Training, device: str = "cpu") -> Examples:
     """The images of a training, all on its device."""
     images = load(spec.data)
     try:
-        if spec.images is not None:
+        if spec.held_out:
+            assert spec.images is not None
+            images = held_out_beside(images, spec.images, spec.held_out, spec.seed)
+        elif spec.images is not None:
             images = subset(images, total=spec.images, seed=spec.seed)
         if spec.validation:
             images = validation_split(images, _HELD_OUT, spec.seed)
@@ -52,7 +56,7 @@ def make_examples(spec: Training, device: str = "cpu") -> Examples:
         raise ExamplesError(str(error)) from error
     made = normalised(images)
     held_out = (made.validation_images, made.validation_labels)
-    test = held_out if spec.validation else (made.test_images, made.test_labels)
+    test = held_out if spec.tuned_on else (made.test_images, made.test_labels)
     examples = Examples(
         _tensors(made.train_images, made.train_labels, spec.channels_last, device),
         _tensors(*test, spec.channels_last, device),

@@ -1,7 +1,7 @@
 """The network experiments at five sizes, from seconds to the paper's own.
 
-A scale holds numbers: data, model, batches, epochs, and which σ each method uses, chosen by
-`antipgd tune` on images held out of the training set, with seeds that no experiment uses. "Large"
+A scale holds numbers: data, model, batches, epochs, and the learning rate and σ of each arm, chosen
+by `antipgd tune` on images that are not trained on, with seeds that no experiment uses. "Large"
 is the batch of GD, PGD and Anti-PGD: a seventh of the images, as the paper's 7,500 is of its
 50,000. "Small" and "middle" are the batches of SGD, with and without noise.
 """
@@ -11,28 +11,57 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antipgd.checks import one_of
-from antipgd.paper.methods import TRAINED, Method
+from antipgd.paper.methods import TRAINED
 from antipgd.paper.networks.spec import Training, make_training
 
 TUNING_SEED = 900
-TUNED = ("pgd", "anti", "antisgd")  # the middle batch takes the σ of the small one
-UNTUNED = {"label": 0.1, "sam": 0.05}  # not in any claim; what is usual
+EXTENSION = 50  # noise-free epochs more for all arms of a seed in which one is not at a minimum
 
 
-def _usual_batch(name: str, method: Method) -> str:
-    return "small" if method.batches or name in UNTUNED else "large"
+@dataclass(frozen=True)
+class Arm:
+    """A method with a batch and a kind of norm. It takes the learning rate of the arm `base`, or
+    all its settings from the arm `like`."""
+
+    method: str
+    batch: str
+    norm: str = "batch"
+    base: str = ""
+    like: str = ""
+
+    @property
+    def tuned(self) -> str:
+        """What `antipgd tune` chooses for it: the learning rate, σ, or nothing."""
+        if self.like or self.method in UNTUNED:
+            return ""
+        return "sigma" if TRAINED[self.method].has_sigma else "lr"
 
 
-# arm: (method, batch); "middle" is eight times "small"
-ARMS = {name: (name, _usual_batch(name, method)) for name, method in TRAINED.items()}
-ARMS |= {f"{name}_middle": (name, "middle") for name, one in TRAINED.items() if one.batches}
+UNTUNED = {"label": 0.1, "sam": 0.05}  # their strength: not in any claim; what is usual
+ARMS = {
+    "gd": Arm("gd", "large"),
+    "sgd": Arm("sgd", "small"),
+    "pgd": Arm("pgd", "large", base="gd"),
+    "anti": Arm("anti", "large", base="gd"),
+    "antisgd": Arm("antisgd", "small", base="sgd"),
+    "sgd_middle": Arm("sgd", "middle", like="sgd"),
+    "antisgd_middle": Arm("antisgd", "middle", like="antisgd"),
+    "gd_none": Arm("gd", "large", "none"),
+    "pgd_none": Arm("pgd", "large", "none", base="gd_none"),
+    "anti_none": Arm("anti", "large", "none", base="gd_none"),
+    "label": Arm("label", "small", base="sgd"),
+    "sam": Arm("sam", "small", base="sgd"),
+}
+TUNED = {name: arm.tuned for name, arm in ARMS.items() if arm.tuned}
+_RATE = 0.05  # the paper's
 
 
 @dataclass(frozen=True)
 class Scale:
     """One size. Noise acts in the first `noisy` of `epochs`. In `recover` it acts from one epoch to
-    another, of so many: (first, last, epochs). GD is also measured at `early` epochs, and PGD at
-    `late` ones, in which they pass the training losses at which Anti-PGD ends.
+    another, of so many: (first, last, epochs). `grids` are the values that are tried for each arm,
+    in ascending order and by one factor, `chosen` those that won; `seeds` the least number of
+    seeds, by kind of norm.
     """
 
     name: str
@@ -44,45 +73,51 @@ class Scale:
     recover: tuple[int, int, int]
     measure: tuple[int, ...]
     recover_measure: tuple[int, ...]
-    sigmas: Mapping[str, float]
-    early: tuple[int, ...] = ()
-    late: tuple[int, ...] = ()
-    seeds: int = 6
-    grid: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04)
-    tuning_seeds: int = 2
+    grids: Mapping[str, tuple[float, ...]]
+    chosen: Mapping[str, float]
+    seeds: Mapping[str, int] = field(default_factory=lambda: {"batch": 12, "none": 8})
+    tuning_seeds: int = 3
+    held_out: int = 0
     micro: int | None = None
-    trace: tuple[int, int] = (200, 48)  # images and probes
+    trace: tuple[int, int] = (128, 32)  # images and probes
+    equal_loss_images: int = 250
     test_images: int | None = 2000
-    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def setting(self, arm: str) -> dict[str, float]:
+        """The learning rate and σ of an arm, as far as they have been chosen."""
+        one = ARMS[arm]
+        if one.like:
+            return self.setting(one.like)
+        rate = self.setting(one.base)["lr"] if one.base else _RATE
+        found = {"lr": rate, "sigma": UNTUNED.get(one.method, 0.0)}
+        return found | ({one.tuned: self.chosen[arm]} if arm in self.chosen else {})
 
     def training(
-        self, arm: str, seed: int, *, sigma: float | None = None, validation: bool = False,
-        traced: bool = True, **changes: Any,
+        self, arm: str, seed: int, *, validation: bool = False, traced: bool = True, **changes: Any,
     ) -> Training:  # fmt: skip
-        """The training of an arm: its method and batch, with its tuned σ unless told otherwise."""
-        method, size = ARMS[arm]
-        batch = self.batches[size]
-        noisy = TRAINED[method].has_sigma
-        sigmas = {**UNTUNED, **self.sigmas}
-        images, probes = self.trace if traced else (0, 0)
-        more = {"gd": self.early, "pgd": self.late}.get(arm, ())
+        """The training of an arm, with the settings chosen for it unless told otherwise; for
+        `validation` it is tested on images of the training set that it is not trained on."""
+        one, (images, probes) = ARMS[arm], self.trace if traced else (0, 0)
+        batch = self.batches[one.batch]
         settings: dict[str, Any] = {
             "batch": batch,
             "micro": self.micro if self.micro and batch % self.micro == 0 else None,
             "epochs": self.epochs,
-            "sigma": (sigmas[method] if sigma is None else sigma) if noisy else 0.0,
-            "noise_stop": self.noisy if TRAINED[method].draws else None,
-            "measure": (*self.measure, *more),
+            "noise_stop": self.noisy if TRAINED[one.method].draws else None,
+            "measure": self.measure,
             "test_images": self.test_images,
             "trace_images": images,
             "trace_probes": probes,
-            "validation": validation,
+            "equal_loss_images": self.equal_loss_images if traced else 0,
+            "validation": validation and not self.held_out,
+            "held_out": self.held_out if validation else 0,
+            "norm": one.norm,
+            **self.setting(arm),
             **self.network,
-            **self.options,
             **changes,
         }
         data, model = settings.pop("data"), settings.pop("model")
-        return make_training(data, model, method, seed=seed, **settings)
+        return make_training(data, model, one.method, seed=seed, **settings)
 
     def recovering(self, arm: str, seed: int) -> Training:
         """GD until it has converged, then this arm's noise, then a few epochs without again."""
@@ -92,13 +127,18 @@ class Scale:
             measure=self.recover_measure,
         )  # fmt: skip
 
-    def tuning(self) -> list[Training]:
-        """Every tuned arm with every σ of the grid: equal budgets."""
+    def tuning(self, arm: str) -> list[Training]:
+        """An arm with every value of its grid."""
+        field = TUNED[arm]
         return [
-            self.training(arm, TUNING_SEED + seed, sigma=sigma, validation=True, traced=False,
-                          measure=())
-            for arm in TUNED for sigma in self.grid for seed in range(self.tuning_seeds)
+            self.training(arm, TUNING_SEED + seed, validation=True, traced=False, measure=(),
+                          **{field: value})
+            for value in self.grids[arm] for seed in range(self.tuning_seeds)
         ]  # fmt: skip
+
+
+def _each(arms: str, value: Any) -> dict[str, Any]:
+    return dict.fromkeys(arms.split(), value)
 
 
 SCALES = {
@@ -109,53 +149,70 @@ SCALES = {
             about="digits, a tiny network, seconds: that everything runs",
             network={"data": "digits", "model": "cnn", "width": 2, "images": 280},
             batches={"large": 40, "small": 10, "middle": 80},
-            epochs=3, noisy=2, recover=(1, 2, 3), seeds=2,
-            measure=(1, 2, 3), recover_measure=(1, 2, 3), grid=(0.01, 0.02), tuning_seeds=1,
-            trace=(40, 48), test_images=100,
-            sigmas={"pgd": 0.01, "anti": 0.01, "antisgd": 0.01},
+            epochs=3, noisy=2, recover=(1, 2, 3), seeds={"batch": 2, "none": 2},
+            measure=(1, 2, 3), recover_measure=(1, 2, 3), tuning_seeds=1,
+            grids=_each("gd sgd gd_none", (0.05, 0.1))
+            | _each("pgd anti antisgd pgd_none anti_none", (0.01, 0.02)),
+            chosen=_each("pgd anti antisgd pgd_none anti_none", 0.01),
+            trace=(40, 32), equal_loss_images=40, test_images=100,
         ),
         Scale(
             name="digits",
             about="scikit-learn's digits, 8×8, minutes: the default that needs no download",
             network={"data": "digits", "model": "cnn", "width": 8, "images": 700},
             batches={"large": 100, "small": 16, "middle": 128},
-            epochs=60, noisy=45, recover=(45, 70, 80),
+            epochs=60, noisy=45, recover=(45, 70, 80), seeds={"batch": 6, "none": 6},
             measure=(5, 15, 30, 45, 50, 60), recover_measure=(45, 55, 65, 70, 80),
-            grid=(0.0025, 0.005, 0.01, 0.02, 0.04, 0.08), test_images=None, early=(1, 2, 3),
-            sigmas={"pgd": 0.005, "anti": 0.04, "antisgd": 0.04},
+            grids=_each("gd sgd gd_none", (0.02, 0.05, 0.125))
+            | _each("pgd pgd_none", (0.0025, 0.005, 0.01))
+            | _each("anti antisgd anti_none", (0.02, 0.04, 0.08)),
+            chosen=_each("pgd pgd_none", 0.005) | _each("anti antisgd anti_none", 0.04),
+            test_images=None,
         ),
         Scale(
             name="small",
-            about="CIFAR-10, 5,000 images at 16×16, ResNet18 of width 8: 1 to 2 hours on 2 cores",
+            about="CIFAR-10, 2,500 images at 16×16, ResNet18 of width 8, the paper's 250 + 50 "
+            "epochs: 20 hours of a core",
             network={"data": "cifar10", "model": "resnet18", "width": 8, "size": 16,
-                     "images": 5000},
-            batches={"large": 714, "small": 128, "middle": 1024},
-            epochs=50, noisy=38, recover=(38, 58, 66),
-            measure=(12, 25, 38, 50), recover_measure=(38, 48, 58, 66), trace=(128, 48),
-            grid=(0.005, 0.01, 0.02, 0.04, 0.08), early=(3, 6, 9), late=(42, 44, 46, 48),
-            sigmas={"pgd": 0.01, "anti": 0.04, "antisgd": 0.01},
+                     "images": 2500},
+            batches={"large": 357, "small": 13, "middle": 104}, held_out=5000,
+            epochs=300, noisy=250, recover=(75, 300, 350),
+            measure=(25, 75, 150, 250, 275, 300), recover_measure=(75, 100, 150, 225, 300, 350),
+            grids={"gd": (0.02, 0.05, 0.125), "sgd": (0.005, 0.016, 0.05),
+                   "gd_none": (0.02, 0.05, 0.125),
+                   **_each("pgd pgd_none", (0.0025, 0.0075, 0.0225)),
+                   **_each("anti anti_none", (0.01, 0.02, 0.04)),
+                   "antisgd": (0.003, 0.01, 0.03)},
+            chosen=_each("pgd pgd_none antisgd", 0.0075) | _each("anti anti_none", 0.02),
         ),
         Scale(
             name="medium",
-            about="CIFAR-10, all 50,000 images at 16×16, ResNet18 of width 8: hours",
+            about="CIFAR-10, all 50,000 images at 16×16, ResNet18 of width 8: days",
             network={"data": "cifar10", "model": "resnet18", "width": 8, "size": 16},
-            batches={"large": 7500, "small": 128, "middle": 1024}, micro=1500, seeds=3,
-            epochs=60, noisy=45, recover=(45, 70, 80),
-            measure=(10, 30, 45, 60), recover_measure=(45, 58, 70, 80),
-            grid=(0.005, 0.01, 0.02, 0.04, 0.08), tuning_seeds=1, trace=(500, 48), early=(5, 20),
-            sigmas={"pgd": 0.01, "anti": 0.04, "antisgd": 0.01},  # those of small until tuned
+            batches={"large": 7500, "small": 128, "middle": 1024}, micro=1500,
+            seeds={"batch": 3, "none": 3},
+            epochs=300, noisy=250, recover=(75, 300, 350),
+            measure=(25, 75, 150, 250, 275, 300), recover_measure=(75, 100, 150, 225, 300, 350),
+            grids=_each("gd sgd gd_none", (0.02, 0.05, 0.125))
+            | _each("pgd pgd_none antisgd", (0.0025, 0.0075, 0.0225))
+            | _each("anti anti_none", (0.01, 0.02, 0.04)),
+            chosen=_each("pgd pgd_none antisgd", 0.0075) | _each("anti anti_none", 0.02),
+            tuning_seeds=1, trace=(500, 48), equal_loss_images=1000,
         ),
         Scale(
             name="paper",
             about="the paper's: CIFAR-10 at 32×32, ResNet18 of width 64, batch 7,500: GPUs",
             network={"data": "cifar10", "model": "resnet18", "width": 64},
-            batches={"large": 7500, "small": 128, "middle": 1024}, micro=1500, seeds=3,
-            epochs=300, noisy=250, recover=(75, 275, 300),
+            batches={"large": 7500, "small": 128, "middle": 1024}, micro=1500,
+            seeds={"batch": 3, "none": 3},
+            epochs=300, noisy=250, recover=(75, 300, 350),
             measure=(10, 50, 100, 150, 200, 250, 275, 300),
-            recover_measure=(75, 125, 175, 225, 275, 300),
-            tuning_seeds=1, trace=(1000, 96), test_images=None, early=(5, 25),
-            late=(255, 260, 265),
-            sigmas={"pgd": 0.005, "anti": 0.01, "antisgd": 0.005},  # to be tuned
+            recover_measure=(75, 125, 175, 225, 300, 350),
+            grids=_each("gd sgd gd_none", (0.02, 0.05, 0.125))
+            | _each("pgd pgd_none antisgd", (0.0025, 0.005, 0.01))
+            | _each("anti anti_none", (0.005, 0.01, 0.02)),
+            chosen=_each("pgd pgd_none antisgd", 0.005) | _each("anti anti_none", 0.01),
+            tuning_seeds=1, trace=(1000, 96), equal_loss_images=1000, test_images=None,
         ),
     )
 }  # fmt: skip

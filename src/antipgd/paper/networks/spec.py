@@ -19,12 +19,21 @@ from antipgd.paper.record import canonical, name_of
 
 # Raise one when a change to networks or training (or to how barriers are measured) changes results:
 # stored records are stale then.
-TRAINING_VERSION = 1
+TRAINING_VERSION = 2
 BARRIER_VERSION = 2
+
+EQUAL_LOSSES = (0.1, 0.01, 0.001)  # of training, at which scaled traces are compared
+
+
+def trace_at(loss: float) -> str:
+    """The measure that is the scaled trace where T·logits have this training loss."""
+    return f"trace_at_{loss:g}"
+
 
 MEASURES = (
     "train_loss", "train_accuracy", "test_loss", "test_accuracy", "trace", "trace_sem",
-    "scaled_trace", "scaled_trace_sem", "norm", "barrier",
+    "scaled_trace", "scaled_trace_sem", "norm", "barrier", *map(trace_at, EQUAL_LOSSES),
+    "temperature",
 )  # fmt: skip
 PLACES = ("w", "z", "w_bn", "z_bn", "running")
 
@@ -61,10 +70,13 @@ class Training:
     noise_stop: int | None = None
     noisy: str = "all"
     validation: bool = False
+    held_out: int = 0
     test_images: int | None = None
     trace_images: int = 0
     trace_probes: int = 0
+    equal_loss_images: int = 0
     barriers: bool = False
+    extends: int = 0
     channels_last: bool = True
     bf16: bool = False
     norm: str = "batch"
@@ -123,13 +135,29 @@ class Training:
         last = self.epochs if self.noise_stop is None else self.noise_stop
         return self.sigma > 0 and self.noise_start < epoch <= last
 
+    @property
+    def tuned_on(self) -> bool:
+        """Whether its images for testing are of the training set: it serves to choose settings."""
+        return self.validation or bool(self.held_out)
+
     def measured_fully(self, epoch: int) -> bool:
         """Whether all images are used at a measured epoch: where the noise begins, where it is
-        taken out, and at the end."""
-        return epoch in _turns(self.epochs, self.noise_start, self.noise_stop)
+        taken out, at the end, and at that of the training which this one extends."""
+        return epoch in _turns(self.epochs, self.noise_start, self.noise_stop, self.extends)
+
+    def extended(self, epochs: int) -> "Training":
+        """The same training, going on for so many noise-free epochs after its end."""
+        end = self.epochs + epochs
+        return replace(self, epochs=end, extends=self.epochs, measure=(*self.measure, end))
 
     def prefix(self) -> "Training | None":
-        """The noise-free training that this one begins with; others may begin with it too."""
+        """The training that this one begins with: of which it is an extension, or without noise;
+        others may begin with it too."""
+        if self.extends:
+            return replace(
+                self, epochs=self.extends, extends=0,
+                measure=tuple(epoch for epoch in self.measure if epoch <= self.extends),
+            )  # fmt: skip
         if not self.noise_start:
             return None
         return replace(
@@ -139,8 +167,8 @@ class Training:
         )  # fmt: skip
 
 
-def _turns(epochs: int, noise_start: int, noise_stop: int | None) -> set[int]:
-    return {epoch for epoch in (noise_start, noise_stop, epochs) if epoch}
+def _turns(epochs: int, noise_start: int, noise_stop: int | None, extends: int = 0) -> set[int]:
+    return {epoch for epoch in (noise_start, noise_stop, extends, epochs) if epoch}
 
 
 def _maybe(name: str, value: Any, least: int) -> int | None:
@@ -169,6 +197,17 @@ def _norm(model: str, norm: str) -> str:
     return "batch"
 
 
+def _check_held_out(data: str, images: int | None, held_out: int, validation: bool) -> int:
+    left = DATA_SETS[data].training - (images or DATA_SETS[data].training)
+    if whole("held_out", held_out, 0) > left:
+        raise ValueError(
+            f"{data} has {left} training images beside images={images}; got held_out={held_out}"
+        )
+    if held_out and validation:
+        raise ValueError("the images for testing are either held_out or validation; got both")
+    return held_out
+
+
 def _check_window(epochs: int, start: int, stop: int | None) -> None:
     if not start < (epochs if stop is None else stop) <= epochs:
         raise ValueError(
@@ -193,6 +232,12 @@ def _check_trace(images: int, probes: int) -> tuple[int, int]:
     if 0 < probes < LEAST_PROBES:
         raise ValueError(f"trace_probes must be 0 or at least {LEAST_PROBES}; got {probes}")
     return images, probes
+
+
+def _check_equal_loss(images: int, probes: int) -> int:
+    if whole("equal_loss_images", images, 0) and not probes:
+        raise ValueError(f"equal_loss_images={images} needs trace_probes; got {probes}")
+    return images
 
 
 def _strength(method: str, sigma: float) -> float:
@@ -229,10 +274,12 @@ def make_training(
     noise_stop: int | None = None,
     noisy: str = "all",
     validation: bool = False,
+    held_out: int = 0,
     measure: Iterable[int] = (),
     test_images: int | None = None,
     trace_images: int = 0,
     trace_probes: int = 0,
+    equal_loss_images: int = 0,
     barriers: bool = False,
     channels_last: bool = True,
     bf16: bool = False,
@@ -258,11 +305,14 @@ def make_training(
       sigma is in units of each tensor's root mean square when the noise begins. `noisy`: all
       weights, or no_norms for all but those of BatchNorm.
     - `validation`: a fifth of every class of the training images is held out, and is what stands
-      for the test images.
+      for the test images. `held_out`: so many others do, of the training images that `images`
+      leaves, as many of every class, drawn by the seed.
     - `measure`: epochs after which it is measured; those where the noise begins and ends, and the
       last, always are. `test_images`: how many images of training and test each are used at the
       others (None: all). `trace_images`, `trace_probes`: images and random vectors for the trace
-      of the Hessian (0: no trace). `barriers`: measure the loss barrier between the weights where
+      of the Hessian (0: no trace). `equal_loss_images`: images for the scaled traces at equal
+      training losses by temperature, measured with as many vectors where all images are used; None
+      where no temperature gives that loss. `barriers`: the loss barrier between the weights where
       the noise begins and the clean ones of each measured epoch after.
     - `optimizer`: sgd or adamw. `channels_last`, `bf16` (autocast): how it is computed. A machine
       that announces AMX but does not allow it kills bf16 with SIGILL, unless the variable
@@ -281,6 +331,7 @@ def make_training(
     stop = None if noise_stop == epochs else noise_stop
     measured = _check_measure(measure, epochs)
     trace_images, trace_probes = _check_trace(trace_images, trace_probes)
+    held_out = _check_held_out(data, images, held_out, validation)
     on_weights = bool(TRAINED[method].taps)
     return Training(
         data=data,
@@ -305,9 +356,11 @@ def make_training(
         noise_stop=stop,
         noisy=one_of("noisy", noisy, NOISY) if on_weights else "all",
         validation=bool(validation),
+        held_out=held_out,
         test_images=_maybe("test_images", test_images, 1),
         trace_images=trace_images,
         trace_probes=trace_probes,
+        equal_loss_images=_check_equal_loss(equal_loss_images, trace_probes),
         barriers=bool(barriers),
         channels_last=bool(channels_last),
         bf16=bool(bf16),

@@ -1,62 +1,187 @@
-"""σ of each method by its accuracy on images held out of the training set, at equal budgets.
+"""Learning rate and σ of each arm, by its accuracy on images that it is not trained on.
 
-The seeds are no experiment's. What wins is written to a file beside the store, and experiments at
-that scale use it from then on.
+First the learning rates of the arms without noise, then σ of the others, each at the learning rate
+of the arm that its noise is added to. Every arm is tried with as many values and seeds: where the
+best value of one is at the end of its grid, all get one value more. The seeds are no experiment's.
+Judged is the place at which the experiments judge, the end of the training. What wins is written to
+a file beside the store, and experiments at that scale use it from then on.
 """
 
 import json
+import math
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from antipgd.checks import number
+from antipgd.checks import number, whole
 from antipgd.paper.files import make_folder, write
 from antipgd.paper.networks.arms import value
-from antipgd.paper.networks.scales import TUNED, Scale, scale_named
+from antipgd.paper.networks.scales import ARMS, TUNED, Scale, scale_named
+from antipgd.paper.networks.spec import Training
 from antipgd.paper.networks.workers import complete_trainings
 from antipgd.paper.record import Record
 from antipgd.paper.store import Store
 
-_COLUMNS = ["method", "sigma", "batch", "seed", "status", "accuracy"]
+POINTS = 1.5  # of accuracy, which the number of seeds is to tell with a power of 80 %
+_QUANTILES = 1.960 + 0.842  # of the normal law: 5 % on both sides, and 80 %
+_MOST_VALUES = 7
+_COLUMNS = ["arm", "value", "batch", "seed", "status", "accuracy"]
+
+Train = Callable[[list[Training]], list[Record]]
+
+
+class MissingError(Exception):
+    """Trainings failed, and without them nothing can be chosen."""
 
 
 def _path(scale: str, out: Path) -> Path:
     return out / f"tuned-{scale}.json"
 
 
+def arm_of(run: Training) -> str:
+    """The arm that a training to be tuned on belongs to."""
+    small = {name: one for name, one in ARMS.items() if one.tuned}
+    return next(n for n, one in small.items() if (one.method, one.norm) == (run.method, run.norm))
+
+
 def tuning_table(records: Iterable[Record]) -> pd.DataFrame:
-    """A row for each tuning run: its σ and the accuracy on the held-out images at the end."""
-    rows = [
-        (r.run.method, r.run.sigma, r.run.batch, r.run.seed, r.status, value(r, "test_accuracy"))
-        for r in records
-    ]
+    """A row for each tuning run: its value and the accuracy on the held-out images at the end."""
+    rows = []
+    for record in records:
+        run, arm = record.run, arm_of(record.run)
+        rows.append((arm, getattr(run, TUNED[arm]), run.batch, run.seed, record.status,
+                     value(record, "test_accuracy")))  # fmt: skip
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def winners(table: pd.DataFrame) -> dict[str, float]:
-    """The σ with the highest mean accuracy of each method; the smaller of equal ones."""
-    means = table.groupby(["method", "sigma"])["accuracy"].mean().sort_index()
-    return {method: float(means.loc[method].idxmax()) for method in TUNED if method in means}
+def means(table: pd.DataFrame, arm: str) -> dict[float, float]:
+    """The mean accuracy of an arm by value, ascending."""
+    found = table[table["arm"] == arm].groupby("value")["accuracy"].mean().sort_index()
+    return {float(key): float(mean) for key, mean in found.items()}
+
+
+def best(accuracies: Mapping[float, float]) -> float:
+    """The value with the highest mean accuracy; the smaller of equal ones."""
+    return max(sorted(accuracies), key=lambda one: accuracies[one])
+
+
+def at_the_end(accuracies: Mapping[float, float]) -> bool:
+    """Whether the best value is the first or the last."""
+    return best(accuracies) in (min(accuracies), max(accuracies))
+
+
+def longer(accuracies: Mapping[float, float]) -> tuple[float, ...]:
+    """The grid with one value more, on the side of the best; or of the better of its neighbours,
+    if it has two. By the factor of the grid, to three digits."""
+    grid = sorted(accuracies)
+    place = grid.index(best(accuracies))
+    factor = (grid[-1] / grid[0]) ** (1 / (len(grid) - 1))
+    below = accuracies[grid[place - 1]] if place else math.inf
+    above = accuracies[grid[place + 1]] if place < len(grid) - 1 else math.inf
+    new = grid[0] / factor if below >= above else grid[-1] * factor
+    return tuple(sorted([*grid, float(f"{new:.3g}")]))
+
+
+def seeds_needed(differences: Iterable[Sequence[float]], points: float = POINTS) -> int:
+    """Seeds that tell a difference of so many points with a power of 80 %, from paired differences
+    in points by seed, whose variances are pooled."""
+    groups = [np.asarray(one, np.float64) for one in differences]
+    squares = sum(float(((one - one.mean()) ** 2).sum()) for one in groups)
+    freedom = sum(len(one) - 1 for one in groups)
+    return math.ceil(squares / freedom * (_QUANTILES / points) ** 2) + 2  # Student's law for normal
+
+
+def paired(table: pd.DataFrame, chosen: Mapping[str, float], norm: str) -> list[np.ndarray]:
+    """Anti-PGD minus each other arm of a norm, both at their chosen values, in points by seed."""
+    by = {
+        arm: table[(table["arm"] == arm) & (table["value"] == chosen[arm])].sort_values("seed")
+        for arm, one in ARMS.items()
+        if arm in chosen and one.norm == norm
+    }
+    ours = next(arm for arm in by if ARMS[arm].method == "anti")
+    accuracy = {arm: 100 * rows["accuracy"].to_numpy() for arm, rows in by.items()}
+    return [accuracy[ours] - accuracy[arm] for arm in by if arm != ours]
+
+
+class Search:
+    """Trains what is missing until no best value is at the end of its grid."""
+
+    def __init__(self, scale: Scale, train: Train) -> None:
+        self.scale = replace(scale, chosen={})
+        self._train = train
+        self.table = pd.DataFrame(columns=_COLUMNS)
+
+    def run(self) -> Scale:
+        """The scale with its grids, and the values and numbers of seeds that were chosen."""
+        for field in ("lr", "sigma"):
+            arms = [arm for arm, what in TUNED.items() if what == field]
+            self._choose(arms)
+            while any(at_the_end(means(self.table, arm)) for arm in arms) and self._lengthen(arms):
+                self._choose(arms)
+        most = max(map(len, self.scale.grids.values()))
+        while short := [arm for arm in TUNED if len(self.scale.grids[arm]) < most]:
+            self._lengthen(short)
+            self._choose(short)
+        self._count_seeds()
+        return self.scale
+
+    def _choose(self, arms: Sequence[str]) -> None:
+        """Train the grids of these arms and take the best values."""
+        records = self._train([run for arm in arms for run in self.scale.tuning(arm)])
+        others = self.table[~self.table["arm"].isin(arms)]
+        new = tuning_table(records)
+        self.table = new if others.empty else pd.concat([others, new], ignore_index=True)
+        chosen = {arm: best(means(self.table, arm)) for arm in arms}
+        self.scale = replace(self.scale, chosen={**self.scale.chosen, **chosen})
+
+    def _lengthen(self, arms: Sequence[str]) -> bool:
+        """One value more for each of these arms; whether there may be one."""
+        if max(len(self.scale.grids[arm]) for arm in arms) >= _MOST_VALUES:
+            return False
+        more = {arm: longer(means(self.table, arm)) for arm in arms}
+        self.scale = replace(self.scale, grids={**self.scale.grids, **more})
+        return True
+
+    def _count_seeds(self) -> None:
+        scale = self.scale
+        if scale.tuning_seeds < 2:  # one seed has no deviation
+            return
+        seeds = {
+            norm: max(least, seeds_needed(paired(self.table, scale.chosen, norm)))
+            for norm, least in scale.seeds.items()
+        }
+        self.scale = replace(scale, seeds=seeds)
 
 
 def scale_to_use(name: str, out: Path) -> Scale:
-    """A scale with the σ that `antipgd tune` found in this folder, else with its own."""
+    """A scale with what `antipgd tune` chose in this folder, else with its own."""
     scale, path = scale_named(name), _path(name, out)
     if not path.is_file():
         return scale
     try:
         there = json.loads(path.read_text("utf-8"))
-        found = {method: number(f"sigma of {method}", sd, 0) for method, sd in there.items()}
-    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path} is not what `antipgd tune` writes: {error}") from error
-    unknown = found.keys() - set(TUNED)
-    if unknown:
-        raise ValueError(f"{path} names {min(unknown)!r}; accepted: {', '.join(TUNED)}")
-    return replace(scale, sigmas={**scale.sigmas, **found})
+        chosen = {arm: number(f"{arm}", one, 0, above=True) for arm, one in there["chosen"].items()}
+        seeds = {norm: whole(f"seeds of {norm}", n, 2) for norm, n in there["seeds"].items()}
+        grids = {arm: tuple(number(arm, one, 0) for one in grid)
+                 for arm, grid in there["grids"].items()}  # fmt: skip
+    except (ValueError, AttributeError, TypeError, KeyError, OverflowError, RecursionError) as why:
+        raise ValueError(f"{path} is not what `antipgd tune` writes: {why}") from why
+    for unknown in (chosen.keys() | grids.keys()) - TUNED.keys():
+        raise ValueError(f"{path} names {unknown!r}; accepted: {', '.join(TUNED)}")
+    return replace(scale, chosen={**scale.chosen, **chosen}, seeds={**scale.seeds, **seeds},
+                   grids={**scale.grids, **grids})  # fmt: skip
+
+
+def _written(scale: Scale) -> bytes:
+    found: dict[str, Any] = {"chosen": {**scale.chosen}, "seeds": {**scale.seeds},
+                             "grids": {**scale.grids}}  # fmt: skip
+    return (json.dumps(found) + "\n").encode()
 
 
 def tune(
@@ -66,38 +191,51 @@ def tune(
     retry: bool = False,
     device: str = "cpu",
 ) -> int:
-    """Train what is missing, print the table and write the winners; 1 if trainings failed."""
-    scale = scale_named(name)
+    """Train what is missing, print the table and write what won; 1 if trainings failed."""
     make_folder(out)
     store = Store(out / "store", lambda message: print(message, file=sys.stderr))
-    runs = scale.tuning()
-    began = time.perf_counter()
-    try:
+    began, counted = time.perf_counter(), {"trainings": 0, "found": 0}
+
+    def train(runs: list[Training]) -> list[Record]:
         outcome = complete_trainings(runs, store, threads, device, retry=retry)
+        for failure in outcome.failures.values():
+            print(f"failed: {arm_of(failure.run)}: {failure.reason}")
+        if len(outcome.records) < len(runs):
+            raise MissingError(f"{len(runs) - len(outcome.records)} of {len(runs)} missing")
+        counted["trainings"] += len(runs)
+        counted["found"] += outcome.found
+        return outcome.in_order(runs)
+
+    search = Search(scale_named(name), train)
+    try:
+        scale = search.run()
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)
         return 130
-    for failure in outcome.failures.values():
-        print(f"failed: {failure.run.method} σ={failure.run.sigma}: {failure.reason}")
-    if len(outcome.records) < len(runs):
-        print(f"{len(runs) - len(outcome.records)} of {len(runs)} missing; --retry tries again")
+    except MissingError as error:
+        print(f"{error}; --retry tries again")
         return 1
-    table = tuning_table(outcome.in_order(runs))
-    write(out / f"tuning-{name}.csv", table.to_csv(index=False).encode())
-    best = winners(table)
-    write(_path(name, out), (json.dumps(best) + "\n").encode())
-    print(_shown(table, scale.grid))
-    chosen = ", ".join(f"{method} {sigma:g}" for method, sigma in best.items())
-    took = time.perf_counter() - began
-    print(f"accuracy on held-out images; best: {chosen}")
-    ends = (min(scale.grid), max(scale.grid))
-    for method in [method for method, sigma in best.items() if sigma in ends]:
-        print(f"the best σ of {method} is at the end of the grid: a better one may lie beyond")
-    print(f"{len(runs)} trainings, {outcome.found} found stored, in {took:.0f} s")
+    write(out / f"tuning-{name}.csv", search.table.to_csv(index=False).encode())
+    write(_path(name, out), _written(scale))
+    _show(scale, search.table)
+    print(f"{counted['trainings']} trainings, {counted['found']} found stored, in "
+          f"{time.perf_counter() - began:.0f} s")  # fmt: skip
     print(f"experiments with --out {out} use these from now on: {_path(name, out)}")
     return 0
 
 
-def _shown(table: pd.DataFrame, grid: Sequence[float]) -> str:
-    means = table.pivot_table(index="method", columns="sigma", values="accuracy", sort=False)
-    return means.reindex(columns=grid).map(lambda a: f"{100 * a:.1f} %").to_string()
+def _show(scale: Scale, table: pd.DataFrame) -> None:
+    """Accuracies by arm and value, what was chosen, and how many seeds that asks for."""
+    print("accuracy on held-out images")
+    for arm, field in TUNED.items():
+        found = means(table, arm)
+        row = "  ".join(f"{one:g}: {100 * accuracy:.1f} %" for one, accuracy in found.items())
+        print(f"{arm:10} {field:5}  {row}")
+        if at_the_end(found):
+            print(
+                f"the best {field} of {arm} is at the end of the grid: a better one may lie beyond"
+            )
+    chosen = ", ".join(f"{arm} {one:g}" for arm, one in scale.chosen.items())
+    print(f"best: {chosen}")
+    for norm, count in scale.seeds.items():
+        print(f"seeds with norm {norm!r}: {count}, for {POINTS} points at 80 %")

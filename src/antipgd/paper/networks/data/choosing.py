@@ -80,6 +80,22 @@ def subset(
     )
 
 
+def held_out_beside(images: Images, total: int, held_out: int, seed: int) -> Images:
+    """The subset of `total` that `subset` draws, and for validation the next `held_out` images in
+    the same order: others, as many of every class."""
+    chosen = subset(images, total=total, seed=seed)
+    first = _wanted_per_class(images, None, total)
+    more = _wanted_per_class(images, None, total + held_out) - first
+    order = _order(images, "subset", seed)
+    counts = dict.fromkeys(range(len(images.classes)), more)
+    rows = _per_class(images.train_labels, lambda rows, label: order(rows, label)[first:], counts)
+    return replace(
+        chosen,
+        validation_images=images.train_images[rows],
+        validation_labels=images.train_labels[rows],
+    )
+
+
 def validation_split(images: Images, fraction: float, seed: int) -> Images:
     """Move the same fraction of every class, drawn from the stream, from training to validation."""
     if len(images.validation_labels):
