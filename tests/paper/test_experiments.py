@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from antipgd.cli import main
-from antipgd.paper.claims import FAILS, HOLDS, UNDECIDED
+from antipgd.paper.claims import SEVERITY
 from antipgd.paper.coverage import paper_claims, paper_figures
 from antipgd.paper.experiments import EXPERIMENTS, about, choose, is_scaled, load, title_of
 
@@ -92,7 +92,7 @@ def test_claims_are_a_list_of_plain_values(out):
             "high",
             "n",
         } <= claim.keys()
-        assert claim["verdict"] in (HOLDS, FAILS, UNDECIDED)
+        assert claim["verdict"] in SEVERITY
         assert claim["low"] <= claim["value"] <= claim["high"]
         assert claim["id"].partition(".")[0] in ("anticorrelation", "label_noise")
 

@@ -137,7 +137,9 @@ def test_verdicts_come_first_in_words_and_symbols(full: str) -> None:
         assert shown in tree.text
     counts = re.search(r'<ul class="counts">.*?</ul>', full)
     assert counts is not None
-    assert Tree(counts[0]).text == "2 claims✓ holds 0? undecided 0✗ fails 1– not run 1"
+    assert Tree(counts[0]).text == (
+        "2 claims✓ holds 0= level 0? undecided 0⊘ not at a minimum 0✗ fails 1– not run 1"
+    )
 
 
 def test_headings_do_not_skip_a_level(full: str) -> None:

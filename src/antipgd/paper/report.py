@@ -16,7 +16,7 @@ from html import escape
 from importlib.resources import files
 from typing import NamedTuple
 
-from antipgd.paper.claims import FAILS, HOLDS, UNDECIDED, Claim, worst
+from antipgd.paper.claims import FAILS, HOLDS, LEVEL, NOT_AT_MINIMUM, UNDECIDED, Claim, worst
 
 TITLE = "Anticorrelated noise, executable"
 LEAD = (
@@ -26,9 +26,11 @@ LEAD = (
 )
 RULE = (
     "A claim holds or fails when its whole 95 % interval lies on one side of a bound fixed "
-    "beforehand; otherwise it is undecided. A row takes the worst verdict of its parts."
+    "beforehand, and it does so by Holm's step-down over all parts of its row; otherwise it is "
+    "undecided. Two things compared are level when the whole interval lies within a margin fixed "
+    "beforehand. A row takes the worst verdict of its parts."
 )
-SYMBOLS = {HOLDS: "✓", UNDECIDED: "?", FAILS: "✗"}
+SYMBOLS = {HOLDS: "✓", LEVEL: "=", UNDECIDED: "?", NOT_AT_MINIMUM: "⊘", FAILS: "✗"}
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # A larger drawing (dense paths, contours) is embedded as pixels, if those are fewer bytes.
 _SVG_LIMIT = 1_500_000
@@ -132,7 +134,7 @@ def _paragraphs(text: str) -> str:
 
 
 def _badge(verdict: str) -> str:
-    kind = verdict if verdict in SYMBOLS else "other"
+    kind = verdict.replace(" ", "-") if verdict in SYMBOLS else "other"
     symbol = SYMBOLS.get(verdict, "–")
     return (
         f'<span class="badge {kind}"><span aria-hidden="true">{symbol}</span>'

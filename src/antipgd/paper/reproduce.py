@@ -8,12 +8,12 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from antipgd.paper.claims import Claim, worst
-from antipgd.paper.coverage import paper_claims
+from antipgd.paper.coverage import judged_together, paper_claims
 from antipgd.paper.errata import SLIPS
 from antipgd.paper.experiments import SHOWN_SCALE, about, choose, is_scaled, runs_of, title_of
 from antipgd.paper.files import FilesError, FilesUsageError, write
@@ -134,6 +134,13 @@ def _items(plan: _Plan, outcome: Outcome, desk: Desk) -> tuple[list[Item], list[
     return items, notes
 
 
+def _together(items: Sequence[Item]) -> list[Item]:
+    """The same items, the parts of every row of the table judged together."""
+    claims = [claim for item in items for claim in item.claims]
+    found = {claim.id: claim for claim in judged_together(claims, paper_claims())}
+    return [replace(item, claims=[found[claim.id] for claim in item.claims]) for item in items]
+
+
 def _network_notes(plan: _Plan) -> list[str]:
     """Where the records of the network experiments come from."""
     shown = ", ".join(name for name in plan.runs if is_scaled(name))
@@ -162,8 +169,7 @@ def _rows(items: Sequence[Item]) -> list[Row]:
 
 
 def _write_claims(path: Path, claims: Sequence[Claim]) -> None:
-    fields = ("id", "statement", "reference", "verdict", "value", "low", "high", "n", "tested")
-    listed = [{name: asdict(claim)[name] for name in fields} for claim in claims]
+    listed = [asdict(claim) for claim in claims]
     write(path, (json.dumps(listed, indent=1, ensure_ascii=False) + "\n").encode())
 
 
@@ -242,6 +248,7 @@ def reproduce(
         return 130
     outcome.absorb(_shipped(plan))
     items, notes = _items(plan, outcome, Desk(out / "figures", refresh))
+    items = _together(items)
     notes += _network_notes(plan)
     if seeds is not None:
         notes.append(f"made with {seeds} seeds instead of the number fixed in each experiment")
