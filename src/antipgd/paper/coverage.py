@@ -11,18 +11,32 @@ from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 
-from antipgd.paper.claims import UNDECIDED, Claim
+from antipgd.paper.claims import HOLDS, UNDECIDED, Claim, worst
 from antipgd.paper.significance import holm
+
+NOT_JUDGED = "not judged"
+KINDS = {
+    "paper": "claims of the paper",
+    "ours": "additions of ours",
+    "machine": "checks of the machine",
+}  # counted apart: what can hardly fail must not swell the number of claims that hold
 
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """A row of the verdict table; `parts` are patterns of the ids of claims that decide it."""
+    """A row of the verdict table; `parts` are patterns of the ids of claims that decide it.
+
+    `kind` is one of `KINDS`; `quote` are the paper's own words, which a row of kind "paper" must
+    have; `title` says it in a line.
+    """
 
     id: str
     reference: str
     says: str
     parts: tuple[str, ...]
+    kind: str = "paper"
+    title: str = ""
+    quote: str = ""
 
     def decides(self, claim: Claim) -> bool:
         """Whether a claim is a part of this row."""
@@ -36,6 +50,20 @@ class PaperClaim:
     def experiments(self) -> list[str]:
         """The experiments whose claims decide this row."""
         return list(dict.fromkeys(pattern.partition(".")[0] for pattern in self.parts))
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A row of the table with its verdict and the claims that decided it."""
+
+    row: PaperClaim
+    verdict: str
+    parts: Sequence[Claim]
+
+    @property
+    def held(self) -> int:
+        """How many parts hold."""
+        return sum(part.verdict == HOLDS for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -54,9 +82,10 @@ def _table() -> dict[str, list[dict]]:
 def paper_claims() -> list[PaperClaim]:
     """The rows of the verdict table, in the page's order."""
     return [
-        PaperClaim(row["id"], row["reference"], row["says"], tuple(row["parts"]))
+        PaperClaim(row["id"], row["reference"], row["says"], tuple(row["parts"]), row["kind"],
+                   row["title"], row.get("quote", ""))
         for row in _table()["claim"]
-    ]
+    ]  # fmt: skip
 
 
 def paper_figures() -> list[PaperFigure]:
@@ -84,3 +113,15 @@ def judged_together(claims: Sequence[Claim], rows: Sequence[PaperClaim]) -> list
     for row in rows:
         found.update({part.id: part for part in together(row.deciding(claims))})
     return [found[claim.id] for claim in claims]
+
+
+def decided(claims: Sequence[Claim], experiments: Iterable[str]) -> list[Decided]:
+    """Every row with the worst verdict of its parts, claims being those of the experiments named;
+    not judged where some of its experiments are missing."""
+    there, found = set(experiments), []
+    for row in paper_claims():
+        parts = row.deciding(claims)
+        whole = bool(parts) and there.issuperset(row.experiments)
+        verdict = worst(part.verdict for part in parts) if whole else NOT_JUDGED
+        found.append(Decided(row, verdict, parts))
+    return found
