@@ -157,6 +157,19 @@ def test_a_section_shows_text_numbers_and_how_to_rerun(full: str) -> None:
     assert "abc" in text
 
 
+def test_a_claim_says_whose_it_is_and_what_would_decide_it() -> None:
+    claims = [
+        a_claim(id="regression.test_gd", verdict=UNDECIDED, needed=1234),
+        a_claim(id="label_noise.test"),
+        a_claim(id="smoothing.forms"),
+    ]
+    text = Tree(a_page([Item("a", "A", "", claims, None, None)])).text
+    assert "101,234 would decide" in text  # n is 10
+    assert text.count("would decide") == 1
+    assert text.count("fig:page1 (ours)") == 1
+    assert text.count("fig:page1 (a check of the machine)") == 1
+
+
 def test_figures_are_drawings_unless_there_are_only_pixels(full: str) -> None:
     sources = Tree(full).all("src")
     assert [source.split(";")[0] for source in sources] == ["data:image/svg+xml", "data:image/png"]

@@ -25,7 +25,13 @@ from antipgd.paper.experiments import (
 from antipgd.paper.results import Results
 from antipgd.paper.simulation.grid import drastic
 from antipgd.paper.simulation.local import run_local
-from antipgd.paper.simulation.tanh_regression import LAWS, tanh_regression
+from antipgd.paper.simulation.problems import make_problem
+from antipgd.paper.simulation.tanh_regression import (
+    LAWS,
+    QUADRATIC,
+    generator,
+    tanh_regression,
+)
 from antipgd.theory.regularisation import enumerated_step
 
 SPREAD = np.exp(np.random.default_rng(0).normal(0, 0.05, 10))
@@ -206,6 +212,19 @@ def test_the_step_of_pgd_and_the_guess_about_variances():
         ]  # fmt: skip
         assert claim.value == pytest.approx(np.mean(slow), rel=1e-9)
         assert claim.verdict == (HOLDS if claim.low > 1 else FAILS)
+
+
+def test_the_variance_of_a_step_on_the_papers_regression():
+    """Σ_j η²H_ij² to leading order, H being that of the loss at w = 1."""
+    claims = {c.id.partition(".")[2]: c for c in cond_variance._pgd_claims()}
+    wanted = []
+    for seed in range(10):
+        problem = make_problem("quadratic_regression", QUADRATIC)
+        data = problem.data(generator(seed, "quadratic_regression"))
+        X, d = data.X, data.X.shape[1]
+        H = (2 * X.T @ X + np.diag(X.T @ (X @ np.ones(d) - data.y))) / len(X)
+        wanted.append((0.1**2 * H @ H).trace() / d)
+    assert claims["larger_quadratic_symmetric"].value == pytest.approx(np.mean(wanted), rel=1e-3)
 
 
 def test_v_is_read_off_trace_and_norm(monkeypatch):

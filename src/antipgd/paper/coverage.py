@@ -115,6 +115,11 @@ def judged_together(claims: Sequence[Claim], rows: Sequence[PaperClaim]) -> list
     return [found[claim.id] for claim in claims]
 
 
+def kind_of(claim: Claim) -> str:
+    """The kind of the row that a claim belongs to; the paper's where it is in none."""
+    return next((row.kind for row in paper_claims() if row.decides(claim)), "paper")
+
+
 def decided(claims: Sequence[Claim], experiments: Iterable[str]) -> list[Decided]:
     """Every row with the worst verdict of its parts, claims being those of the experiments named;
     not judged where some of its experiments are missing."""

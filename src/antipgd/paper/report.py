@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from antipgd.paper.claims import FAILS, HOLDS, LEVEL, NOT_AT_MINIMUM, UNDECIDED, Claim, worst
-from antipgd.paper.coverage import KINDS
+from antipgd.paper.coverage import KINDS, kind_of
 
 TITLE = "Anticorrelated noise, executable"
 LEAD = (
@@ -33,6 +33,7 @@ RULE = (
     "fail; they and what we add are counted apart from the paper's claims."
 )
 SYMBOLS = {HOLDS: "✓", LEVEL: "=", UNDECIDED: "?", NOT_AT_MINIMUM: "⊘", FAILS: "✗"}
+_ASIDE = {"paper": "", "ours": " (ours)", "machine": " (a check of the machine)"}
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # A larger drawing (dense paths, contours) is embedded as pixels, if those are fewer bytes.
 _SVG_LIMIT = 1_500_000
@@ -271,15 +272,17 @@ def _claims(claims: Sequence[Claim]) -> str:
 
 
 def _claim(claim: Claim) -> str:
+    kind = _ASIDE[kind_of(claim)]
     says = (
         f'<span id="{_anchor("claim", claim.id)}">{_text(claim.statement)}</span>'
-        f'<span class="ref"><code>{_label(claim.id)}</code> {_label(claim.reference)}</span>'
+        f'<span class="ref"><code>{_label(claim.id)}</code> {_label(claim.reference)}{kind}</span>'
     )
+    decide = f'<span class="ref">{claim.needed:,} would decide</span>' if claim.needed else ""
     return (
         f'<th role="rowheader" scope="row" class="says">{says}</th>'
         + _cell("tested", _text(claim.tested))
         + _cell("value", measured(claim))
-        + _cell("n", f"{claim.n:,}")
+        + _cell("n", f"{claim.n:,}{decide}")
         + _cell("verdict", _badge(claim.verdict))
     )
 

@@ -181,7 +181,7 @@ def _print_verdicts(rows: Sequence[Decided]) -> None:
             for part in one.parts:
                 if part.verdict != HOLDS:
                     print(f"    {part.verdict}: {part.statement}: {measured(part)}, n={part.n}"
-                          + (f", {part.needed:,} needed" if part.needed else ""))  # fmt: skip
+                          + (f", {part.needed:,} would decide" if part.needed else ""))  # fmt: skip
     later = [one.row.id for one in rows if one.verdict == NOT_JUDGED]
     if later:
         print(f"not judged here: {', '.join(later)}")
