@@ -6,15 +6,21 @@ import pytest
 from antipgd.paper.claims import (
     FAILS,
     HOLDS,
+    LEVEL,
+    NOT_AT_MINIMUM,
+    SEVERITY,
     UNDECIDED,
     above,
     below,
+    compare_difference,
+    compare_ratio,
     mostly,
     near,
-    share_interval,
+    not_at_minimum,
     smaller,
     worst,
 )
+from antipgd.paper.significance import share_interval
 
 TEXT = ("experiment.part", "statement", "label", "tested")
 
@@ -83,3 +89,96 @@ def test_a_whole_is_as_good_as_its_worst_part():
     assert worst([HOLDS, HOLDS]) == HOLDS
     assert worst([HOLDS, UNDECIDED]) == UNDECIDED
     assert worst([FAILS, UNDECIDED, HOLDS]) == FAILS
+    assert SEVERITY == (HOLDS, LEVEL, UNDECIDED, NOT_AT_MINIMUM, FAILS)
+    assert worst([LEVEL, HOLDS]) == LEVEL
+    assert worst([NOT_AT_MINIMUM, UNDECIDED, LEVEL]) == NOT_AT_MINIMUM
+    assert worst([NOT_AT_MINIMUM, FAILS]) == FAILS
+
+
+SPREAD = np.array([-1.0, -0.5, 0.0, 0.5, 1.0] * 4)  # half an interval: 0.3395
+
+
+@pytest.mark.parametrize(
+    ("mean", "verdict"),
+    [
+        (0.0, LEVEL), (0.6, LEVEL), (-0.6, LEVEL),  # 0.6 is above nought, too: level goes first
+        (0.7, HOLDS), (3.0, HOLDS), (-0.7, FAILS), (-3.0, FAILS),
+    ],
+)  # fmt: skip
+def test_differences_are_level_within_the_margin(mean, verdict):
+    claim = compare_difference(*TEXT, SPREAD + mean)
+    assert claim.verdict == verdict
+    assert (claim.value, claim.n) == (pytest.approx(mean), 20)
+    assert claim.high - claim.low == pytest.approx(2 * 0.3395, abs=0.001)
+    assert "level within ± 1" in claim.tested
+    assert claim.p < 0.05
+
+
+def test_a_difference_that_is_neither_is_undecided():
+    claim = compare_difference(*TEXT, SPREAD + 0.3, margin=0.5)
+    assert claim.verdict == UNDECIDED
+    assert claim.p > 0.05
+    assert 20 < claim.needed < 100
+    for mean, verdict in ((0.4, HOLDS), (-0.4, FAILS)):
+        assert compare_difference(*TEXT, SPREAD + mean, margin=0.5).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [(1.0, LEVEL), (0.97, LEVEL), (1.03, LEVEL), (0.9, HOLDS), (0.955, HOLDS), (1.1, FAILS)],
+)
+def test_ratios_are_level_within_the_margin(ratio, verdict):
+    theirs = np.exp(np.random.default_rng(0).normal(0, 3, 20))
+    claim = compare_ratio(*TEXT, ratio * theirs * np.exp(0.02 * SPREAD), theirs)
+    assert claim.verdict == verdict
+    assert claim.value == pytest.approx(ratio)
+    assert claim.low < claim.value < claim.high
+    assert compare_ratio(*TEXT, ratio * theirs * np.exp(0.02 * SPREAD), theirs, 0.3).verdict == (
+        LEVEL
+    )
+
+
+def test_ratios_of_runs_that_diverged_are_counted():
+    ones, lost = np.ones(10), np.full(10, np.inf)
+    assert compare_ratio(*TEXT, ones, lost).verdict == HOLDS
+    assert compare_ratio(*TEXT, lost, ones).verdict == FAILS
+    assert compare_ratio(*TEXT, ones, lost) == smaller(*TEXT, ones, lost)
+
+
+def test_not_at_a_minimum_has_a_value_and_no_comparison():
+    claim = not_at_minimum(*TEXT, [0.6, 0.7, 0.8])
+    assert (claim.verdict, claim.value, claim.n) == (NOT_AT_MINIMUM, pytest.approx(0.7), 3)
+    assert claim.low < 0.7 < claim.high
+    assert (claim.p, claim.needed) == (None, None)
+
+
+def test_six_of_six_is_the_least_that_decides_a_share():
+    assert mostly(*TEXT, [True] * 5).verdict == UNDECIDED
+    assert mostly(*TEXT, [True] * 6).verdict == HOLDS
+    assert mostly(*TEXT, [True] * 7 + [False]).verdict == UNDECIDED
+    assert mostly(*TEXT, [True] * 8 + [False]).verdict == HOLDS
+
+
+def every_verb(samples):
+    """Every verb that compares, on samples around nought."""
+    a, b = np.exp(samples), np.ones_like(samples)
+    yield smaller(*TEXT, a, b)
+    yield compare_ratio(*TEXT, a, b, 0.1)
+    yield compare_difference(*TEXT, samples, 0.1)
+    yield below(*TEXT, samples, 0.0)
+    yield above(*TEXT, samples, 0.0)
+    yield near(*TEXT, samples, 0.0, 0.3)
+    yield mostly(*TEXT, samples > 0)
+    a[0] = np.inf
+    yield smaller(*TEXT, a, b)
+
+
+def test_p_is_small_exactly_where_the_interval_decides():
+    rng, seen = np.random.default_rng(2), set()
+    for _ in range(300):
+        samples = rng.normal(rng.normal(0, 0.4), rng.uniform(0.01, 1), rng.integers(2, 20))
+        for claim in every_verb(samples):
+            assert (claim.verdict == UNDECIDED) == (claim.p > 0.05), claim
+            assert claim.needed is None or claim.verdict == UNDECIDED
+            seen.add(claim.verdict)
+    assert seen == {HOLDS, LEVEL, UNDECIDED, FAILS}

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from antipgd.cli import main
-from antipgd.paper.claims import HOLDS, Claim
+from antipgd.paper.claims import HOLDS, SEVERITY, Claim
 from antipgd.paper.networks.tuning import scale_to_use
 from antipgd.paper.pipeline import complete
 from antipgd.paper.record import Failure
@@ -203,7 +203,7 @@ def test_tuned_sigmas_with_wrong_content(tmp_path):
 
 def test_stamps_of_figures_with_wrong_content(tmp_path):
     desk = Desk(tmp_path, refresh=False)
-    claim = Claim("a.b", "says", "fig:1", "at w", HOLDS, 1.5, float("nan"), 2.0, 10)
+    claim = Claim("a.b", "says", "fig:1", "at w", HOLDS, 1.5, float("nan"), 2.0, 10, 0.5, 12)
     judged = Judged([claim], {"png": b"P", "svg": b"S"})
     desk._keep("a", "key", judged)
     path = tmp_path / ".a.json"
@@ -212,6 +212,8 @@ def test_stamps_of_figures_with_wrong_content(tmp_path):
         path.write_text(text)
         found = desk._read("a", "key")
         for one in [] if found is None else found.claims:
-            assert one.verdict in ("holds", "fails", "undecided")
+            assert one.verdict in SEVERITY
+            assert one.p is None or 0 <= one.p <= 1
+            assert one.needed is None or one.needed >= 2
             assert f"{one.id}{one.statement}{one.reference}{one.tested}".encode()
             assert f"{one.value:.3g} {one.low:.3g} {one.high:.3g} {one.n:,}"

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from antipgd.cli import main
-from antipgd.paper.claims import FAILS, HOLDS, UNDECIDED
-from antipgd.paper.coverage import paper_claims, paper_figures
+from antipgd.paper.claims import SEVERITY
+from antipgd.paper.coverage import KINDS, paper_claims, paper_figures
 from antipgd.paper.experiments import EXPERIMENTS, about, choose, is_scaled, load, title_of
 
 SMALL = ["--only", "anticorrelation,label_noise", "--seeds", "2"]
@@ -37,6 +37,25 @@ def test_every_experiment_decides_a_claim_of_the_paper():
     assert len({row.id for row in rows}) == len(rows)
     decided = {name for row in rows for name in row.experiments}
     assert decided == set(EXPERIMENTS)
+
+
+def test_every_row_says_whose_claim_it_is():
+    rows = paper_claims()
+    assert {row.kind for row in rows} == KINDS.keys()
+    assert len({row.title for row in rows}) == len(rows)
+    for row in rows:
+        assert row.title
+        assert row.says.endswith(".")
+        assert row.quote or row.kind != "paper", row.id
+        assert not re.search(r"[\\$~{}]", row.quote), row.id  # words, not LaTeX
+
+
+def test_what_can_hardly_fail_is_no_claim_of_the_paper():
+    machine = {p for row in paper_claims() if row.kind == "machine" for p in row.parts}
+    assert {
+        "anticorrelation.*", "smoothing.forms", "beats_sgd.*_early", "moments.pgd_*",
+        "moments.anti_*", "cond_variance.corrected_*", "cond_variance.pgd_*", "variations.lemma",
+    } <= machine  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if not is_scaled(name)])
@@ -92,7 +111,7 @@ def test_claims_are_a_list_of_plain_values(out):
             "high",
             "n",
         } <= claim.keys()
-        assert claim["verdict"] in (HOLDS, FAILS, UNDECIDED)
+        assert claim["verdict"] in SEVERITY
         assert claim["low"] <= claim["value"] <= claim["high"]
         assert claim["id"].partition(".")[0] in ("anticorrelation", "label_noise")
 

@@ -60,7 +60,8 @@ def test_every_method_can_be_run_where_it_says():
 
 # Of names, canonical JSON and shipped records. It may change only where runs are added, taken away
 # or meant to be others: a store knows its records by these names.
-ITEMS, DIGEST = 13_257, "10b078c55e946b4ad2428dad1fce3ee282553d25692d6f8440a411489eb7aae7"
+# Last: 100 runs of `sensing_tuned` and 40 of `neighbourhood` were added; no name changed.
+ITEMS, DIGEST = 13_397, "a5c8f78755f03416ae642a9bcb787fc4c5b7fcf78939cecd60d1be02f5981cc2"
 
 
 def test_names_of_runs_and_shipped_records_are_what_they_were():

@@ -1,10 +1,11 @@
+import itertools
 import re
 from html.parser import HTMLParser
 
 import pytest
 
 from antipgd.paper import figures
-from antipgd.paper.claims import FAILS, HOLDS, UNDECIDED, Claim
+from antipgd.paper.claims import FAILS, HOLDS, LEVEL, UNDECIDED, Claim
 from antipgd.paper.report import Item, Row, measured, number, page
 
 EVIL = '<script src="https://example.org/x.js">alert("&")</script>'
@@ -137,13 +138,14 @@ def test_verdicts_come_first_in_words_and_symbols(full: str) -> None:
         assert shown in tree.text
     counts = re.search(r'<ul class="counts">.*?</ul>', full)
     assert counts is not None
-    assert Tree(counts[0]).text == "2 claims✓ holds 0? undecided 0✗ fails 1– not run 1"
+    assert Tree(counts[0]).text == "2 rows✗ fails 1– not run 1"
 
 
 def test_headings_do_not_skip_a_level(full: str) -> None:
     levels = [int(tag[1]) for tag, _ in Tree(full).tags if re.fullmatch(r"h\d", tag)]
     assert levels[0] == 1
-    assert set(levels[1:]) == {2}
+    assert set(levels[1:]) == {2, 3}
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
 def test_a_section_shows_text_numbers_and_how_to_rerun(full: str) -> None:
@@ -153,6 +155,19 @@ def test_a_section_shows_text_numbers_and_how_to_rerun(full: str) -> None:
     assert "antipgd paper --only regression" in text
     assert "three seeds" in text
     assert "abc" in text
+
+
+def test_a_claim_says_whose_it_is_and_what_would_decide_it() -> None:
+    claims = [
+        a_claim(id="regression.test_gd", verdict=UNDECIDED, needed=1234),
+        a_claim(id="label_noise.test"),
+        a_claim(id="smoothing.forms"),
+    ]
+    text = Tree(a_page([Item("a", "A", "", claims, None, None)])).text
+    assert "101,234 would decide" in text  # n is 10
+    assert text.count("would decide") == 1
+    assert text.count("fig:page1 (ours)") == 1
+    assert text.count("fig:page1 (a check of the machine)") == 1
 
 
 def test_figures_are_drawings_unless_there_are_only_pixels(full: str) -> None:
@@ -184,7 +199,23 @@ def test_the_same_input_gives_the_same_bytes(full: str, svg: bytes) -> None:
 
 def test_an_empty_page_is_a_page() -> None:
     tree = Tree(a_page([], notes=[], provenance={}))
-    assert "0 claims" in tree.text
+    assert "Verdicts" in tree.text
+
+
+def test_kinds_of_claims_are_counted_apart_and_the_paper_is_quoted(full: str) -> None:
+    rows = [
+        Row("a", "fig:1", "it is better", HOLDS, [], "paper", "it is “better” & flat"),
+        Row("b", "fig:1", "it is worse", FAILS, [], "paper"),
+        Row("c", "eq:1", "two and two", HOLDS, [], "machine"),
+        Row("d", "", "ours", LEVEL, [], "ours"),
+    ]
+    text = a_page([], rows)
+    counts = [Tree(found).text for found in re.findall(r'<ul class="counts">.*?</ul>', text)]
+    assert counts == ["2 rows✓ holds 1✗ fails 1", "1 rows= level 1", "1 rows✓ holds 1"]
+    titles = re.findall(r"<h3[^>]*>(.*?)</h3>", text)
+    assert titles == ["Claims of the paper", "Additions of ours", "Checks of the machine"]
+    assert "<q>it is “better” &amp; flat</q>" in text
+    assert "what the paper says" not in text[text.index("Additions of ours") :]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from antipgd.paper.claims import share_interval
+from antipgd.paper.significance import share_interval
 from antipgd.theory.pac_bayes import (
     expected_sharpness,
     gaussian_divergence,

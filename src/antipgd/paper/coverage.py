@@ -1,32 +1,69 @@
-"""What the paper claims and shows, and which experiment answers it: `coverage.toml`, read."""
+"""What the paper claims and shows, and which experiment answers it: `coverage.toml`, read.
+
+Also the one place where the parts of a row are judged together: with many comparisons in a row,
+some would hold or fail by chance.
+"""
 
 import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 
-from antipgd.paper.claims import Claim
+from antipgd.paper.claims import HOLDS, UNDECIDED, Claim, worst
+from antipgd.paper.significance import holm
+
+NOT_JUDGED = "not judged"
+KINDS = {
+    "paper": "claims of the paper",
+    "ours": "additions of ours",
+    "machine": "checks of the machine",
+}  # counted apart: what can hardly fail must not swell the number of claims that hold
 
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """A row of the verdict table; `parts` are patterns of the ids of claims that decide it."""
+    """A row of the verdict table; `parts` are patterns of the ids of claims that decide it.
+
+    `kind` is one of `KINDS`; `quote` are the paper's own words, which a row of kind "paper" must
+    have; `title` says it in a line.
+    """
 
     id: str
     reference: str
     says: str
     parts: tuple[str, ...]
+    kind: str = "paper"
+    title: str = ""
+    quote: str = ""
+
+    def decides(self, claim: Claim) -> bool:
+        """Whether a claim is a part of this row."""
+        return any(fnmatchcase(claim.id, pattern) for pattern in self.parts)
 
     def deciding(self, claims: Iterable[Claim]) -> list[Claim]:
         """The claims that decide this row."""
-        return [c for c in claims if any(fnmatchcase(c.id, pattern) for pattern in self.parts)]
+        return [claim for claim in claims if self.decides(claim)]
 
     @property
     def experiments(self) -> list[str]:
         """The experiments whose claims decide this row."""
         return list(dict.fromkeys(pattern.partition(".")[0] for pattern in self.parts))
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A row of the table with its verdict and the claims that decided it."""
+
+    row: PaperClaim
+    verdict: str
+    parts: Sequence[Claim]
+
+    @property
+    def held(self) -> int:
+        """How many parts hold."""
+        return sum(part.verdict == HOLDS for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -45,11 +82,51 @@ def _table() -> dict[str, list[dict]]:
 def paper_claims() -> list[PaperClaim]:
     """The rows of the verdict table, in the page's order."""
     return [
-        PaperClaim(row["id"], row["reference"], row["says"], tuple(row["parts"]))
+        PaperClaim(row["id"], row["reference"], row["says"], tuple(row["parts"]), row["kind"],
+                   row["title"], row.get("quote", ""))
         for row in _table()["claim"]
-    ]
+    ]  # fmt: skip
 
 
 def paper_figures() -> list[PaperFigure]:
     """All figures of the paper, in its order."""
     return [PaperFigure(row["label"], tuple(row["panels"])) for row in _table()["figure"]]
+
+
+def together(parts: Sequence[Claim]) -> list[Claim]:
+    """The parts of a row, undecided where Holm's step-down over all of them does not let them be
+    decided. Intervals stay the plain ones; a part without p is no comparison and does not count."""
+    compared = [part for part in parts if part.p is not None]
+    fallen = holm([part.p for part in compared if part.p is not None])
+    kept = {part.id for part, falls in zip(compared, fallen, strict=True) if falls}
+    return [
+        part if part.p is None or part.verdict == UNDECIDED or part.id in kept
+        else replace(part, verdict=UNDECIDED,
+                     tested=f"{part.tested} (undecided by Holm over {len(compared)})")
+        for part in parts
+    ]  # fmt: skip
+
+
+def judged_together(claims: Sequence[Claim], rows: Sequence[PaperClaim]) -> list[Claim]:
+    """All claims in their order, those of each row judged together."""
+    found = {claim.id: claim for claim in claims}
+    for row in rows:
+        found.update({part.id: part for part in together(row.deciding(claims))})
+    return [found[claim.id] for claim in claims]
+
+
+def kind_of(claim: Claim) -> str:
+    """The kind of the row that a claim belongs to; the paper's where it is in none."""
+    return next((row.kind for row in paper_claims() if row.decides(claim)), "paper")
+
+
+def decided(claims: Sequence[Claim], experiments: Iterable[str]) -> list[Decided]:
+    """Every row with the worst verdict of its parts, claims being those of the experiments named;
+    not judged where some of its experiments are missing."""
+    there, found = set(experiments), []
+    for row in paper_claims():
+        parts = row.deciding(claims)
+        whole = bool(parts) and there.issuperset(row.experiments)
+        verdict = worst(part.verdict for part in parts) if whole else NOT_JUDGED
+        found.append(Decided(row, verdict, parts))
+    return found

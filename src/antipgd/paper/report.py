@@ -16,7 +16,8 @@ from html import escape
 from importlib.resources import files
 from typing import NamedTuple
 
-from antipgd.paper.claims import FAILS, HOLDS, UNDECIDED, Claim, worst
+from antipgd.paper.claims import FAILS, HOLDS, LEVEL, NOT_AT_MINIMUM, UNDECIDED, Claim, worst
+from antipgd.paper.coverage import KINDS, kind_of
 
 TITLE = "Anticorrelated noise, executable"
 LEAD = (
@@ -26,9 +27,13 @@ LEAD = (
 )
 RULE = (
     "A claim holds or fails when its whole 95 % interval lies on one side of a bound fixed "
-    "beforehand; otherwise it is undecided. A row takes the worst verdict of its parts."
+    "beforehand, and it does so by Holm's step-down over all parts of its row; otherwise it is "
+    "undecided. Two things compared are level when the whole interval lies within a margin fixed "
+    "beforehand. A row takes the worst verdict of its parts. Checks of the machine can hardly "
+    "fail; they and what we add are counted apart from the paper's claims."
 )
-SYMBOLS = {HOLDS: "✓", UNDECIDED: "?", FAILS: "✗"}
+SYMBOLS = {HOLDS: "✓", LEVEL: "=", UNDECIDED: "?", NOT_AT_MINIMUM: "⊘", FAILS: "✗"}
+_ASIDE = {"paper": "", "ours": " (ours)", "machine": " (a check of the machine)"}
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # A larger drawing (dense paths, contours) is embedded as pixels, if those are fewer bytes.
 _SVG_LIMIT = 1_500_000
@@ -49,13 +54,16 @@ class Item:
 
 @dataclass(frozen=True)
 class Row:
-    """A claim of the paper, its label there, its verdict and the experiments that bear on it."""
+    """A claim, its label in the paper, its verdict and the experiments that bear on it; what kind
+    of claim it is, and the paper's own words."""
 
     id: str
     reference: str
     claim: str
     verdict: str
     experiments: Sequence[str]
+    kind: str = "paper"
+    quote: str = ""
 
 
 class Erratum(NamedTuple):
@@ -132,7 +140,7 @@ def _paragraphs(text: str) -> str:
 
 
 def _badge(verdict: str) -> str:
-    kind = verdict if verdict in SYMBOLS else "other"
+    kind = verdict.replace(" ", "-") if verdict in SYMBOLS else "other"
     symbol = SYMBOLS.get(verdict, "–")
     return (
         f'<span class="badge {kind}"><span aria-hidden="true">{symbol}</span>'
@@ -162,13 +170,12 @@ def _cell(kind: str, content: str) -> str:
 
 
 def _verdicts(rows: Sequence[Row], notes: Sequence[str], shown: set[str]) -> str:
-    heads = {"id": "claim", "says": "what the paper says", "ref": "label", "verdict": "verdict"}
     remarks = "".join(f"<li>{_text(note)}</li>\n" for note in notes)
+    groups = {kind: [row for row in rows if row.kind == kind] for kind in KINDS}
     return "\n".join(
         [
             '<section id="verdicts">\n<h2>Verdicts</h2>',
-            _counts([row.verdict for row in rows]),
-            _table("rows", heads, (_row(row, shown) for row in rows)),
+            *(_group(kind, group, shown) for kind, group in groups.items() if group),
             f'<p class="rule">{RULE}</p>',
             f'<ul class="notes">\n{remarks}</ul>' if notes else "",
             "</section>",
@@ -176,11 +183,24 @@ def _verdicts(rows: Sequence[Row], notes: Sequence[str], shown: set[str]) -> str
     )
 
 
+def _group(kind: str, rows: Sequence[Row], shown: set[str]) -> str:
+    """The rows of one kind under their counts."""
+    says = "what the paper says" if kind == "paper" else "what is said"
+    heads = {"id": "claim", "says": says, "ref": "label", "verdict": "verdict"}
+    return "\n".join(
+        [
+            f'<h3 id="{_anchor("kind", kind)}">{KINDS[kind].capitalize()}</h3>',
+            _counts([row.verdict for row in rows]),
+            _table("rows", heads, (_row(row, shown) for row in rows)),
+        ]
+    )
+
+
 def _counts(verdicts: Sequence[str]) -> str:
     found = Counter(verdicts)
-    order = [*SYMBOLS, *sorted(set(found) - set(SYMBOLS))]
+    order = [name for name in (*SYMBOLS, *sorted(set(found) - set(SYMBOLS))) if found[name]]
     badges = "".join(f"<li>{_badge(name)} {found[name]}</li>" for name in order)
-    return f'<ul class="counts"><li>{len(verdicts)} claims</li>{badges}</ul>'
+    return f'<ul class="counts"><li>{len(verdicts)} rows</li>{badges}</ul>'
 
 
 def _row(row: Row, shown: set[str]) -> str:
@@ -195,10 +215,14 @@ def _row(row: Row, shown: set[str]) -> str:
     )
     return (
         f'<th role="rowheader" scope="row" class="id">{name}{more}</th>'
-        + _cell("says", _text(row.claim))
+        + _cell("says", _text(row.claim) + _quote(row.quote))
         + _cell("ref", _label(row.reference))
         + _cell("verdict", _badge(row.verdict))
     )
+
+
+def _quote(words: str) -> str:
+    return f"<q>{escape(words)}</q>" if words else ""
 
 
 def _contents(items: Sequence[Item], errata: bool) -> str:
@@ -248,15 +272,17 @@ def _claims(claims: Sequence[Claim]) -> str:
 
 
 def _claim(claim: Claim) -> str:
+    kind = _ASIDE[kind_of(claim)]
     says = (
         f'<span id="{_anchor("claim", claim.id)}">{_text(claim.statement)}</span>'
-        f'<span class="ref"><code>{_label(claim.id)}</code> {_label(claim.reference)}</span>'
+        f'<span class="ref"><code>{_label(claim.id)}</code> {_label(claim.reference)}{kind}</span>'
     )
+    decide = f'<span class="ref">{claim.needed:,} would decide</span>' if claim.needed else ""
     return (
         f'<th role="rowheader" scope="row" class="says">{says}</th>'
         + _cell("tested", _text(claim.tested))
         + _cell("value", measured(claim))
-        + _cell("n", f"{claim.n:,}")
+        + _cell("n", f"{claim.n:,}{decide}")
         + _cell("verdict", _badge(claim.verdict))
     )
 

@@ -1,19 +1,26 @@
 """The paper in one command: run what is missing, judge every claim, draw every figure, one page.
 
-Everything lies under one folder: store/, figures/, claims.json, report.html. What is there and up
-to date is not made again; what is missing is.
+Everything lies under one folder: store/, figures/, claims.json, verdicts.md, report.html. What is
+there and up to date is not made again; what is missing is.
 """
 
 import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from antipgd.paper.claims import Claim, worst
-from antipgd.paper.coverage import paper_claims
+from antipgd.paper.claims import HOLDS, Claim
+from antipgd.paper.coverage import (
+    KINDS,
+    NOT_JUDGED,
+    Decided,
+    decided,
+    judged_together,
+    paper_claims,
+)
 from antipgd.paper.errata import SLIPS
 from antipgd.paper.experiments import SHOWN_SCALE, about, choose, is_scaled, runs_of, title_of
 from antipgd.paper.files import FilesError, FilesUsageError, write
@@ -25,14 +32,13 @@ from antipgd.paper.networks.tuning import scale_to_use
 from antipgd.paper.networks.workers import check_start, complete_trainings
 from antipgd.paper.pipeline import Outcome, complete, cpu_count, open_store, stored, write_plan
 from antipgd.paper.record import Spec
-from antipgd.paper.report import Erratum, Item, Row, number, page
+from antipgd.paper.report import Erratum, Item, Row, measured, page
 from antipgd.paper.simulation.cost import seconds_needed
 from antipgd.paper.simulation.spec import Run
 from antipgd.paper.simulation.sweep import on_threads
 from antipgd.paper.store import Store, provenance
+from antipgd.paper.verdict_table import as_markdown, of_kind, tally
 from antipgd.paper.verdicts import Desk
-
-NOT_JUDGED = "not judged"
 
 
 def _say(message: str) -> None:
@@ -134,6 +140,13 @@ def _items(plan: _Plan, outcome: Outcome, desk: Desk) -> tuple[list[Item], list[
     return items, notes
 
 
+def _together(items: Sequence[Item]) -> list[Item]:
+    """The same items, the parts of every row of the table judged together."""
+    claims = [claim for item in items for claim in item.claims]
+    found = {claim.id: claim for claim in judged_together(claims, paper_claims())}
+    return [replace(item, claims=[found[claim.id] for claim in item.claims]) for item in items]
+
+
 def _network_notes(plan: _Plan) -> list[str]:
     """Where the records of the network experiments come from."""
     shown = ", ".join(name for name in plan.runs if is_scaled(name))
@@ -148,39 +161,35 @@ def _network_notes(plan: _Plan) -> list[str]:
     return [f"{shown}: from records that ship with the package, by `{found.command}` ({made})"]
 
 
-def _rows(items: Sequence[Item]) -> list[Row]:
-    """The paper's claims with the worst verdict of their parts."""
-    claims = [claim for item in items for claim in item.claims]
-    judged = {item.name for item in items}
-    rows = []
-    for row in paper_claims():
-        parts = row.deciding(claims)
-        complete_row = bool(parts) and all(name in judged for name in row.experiments)
-        verdict = worst(part.verdict for part in parts) if complete_row else NOT_JUDGED
-        rows.append(Row(row.id, row.reference, row.says, verdict, row.experiments))
-    return rows
-
-
 def _write_claims(path: Path, claims: Sequence[Claim]) -> None:
-    fields = ("id", "statement", "reference", "verdict", "value", "low", "high", "n", "tested")
-    listed = [{name: asdict(claim)[name] for name in fields} for claim in claims]
+    listed = [asdict(claim) for claim in claims]
     write(path, (json.dumps(listed, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _print_verdicts(rows: Sequence[Row], claims: Sequence[Claim]) -> None:
-    parts = {row.id: row.deciding(claims) for row in paper_claims()}
-    for row in rows:
-        if row.verdict == NOT_JUDGED:
-            continue
-        held = sum(part.verdict == "holds" for part in parts[row.id])
-        print(f"{row.id:20} {row.verdict:10} {held:3} of {len(parts[row.id]):3} parts hold")
-        for part in parts[row.id]:
-            if part.verdict != "holds":
-                value = f"{number(part.value)} [{number(part.low)}, {number(part.high)}]"
-                print(f"    {part.verdict}: {part.statement}: {value}, n={part.n}")
-    later = [row.id for row in rows if row.verdict == NOT_JUDGED]
+def _print_verdicts(rows: Sequence[Decided]) -> None:
+    """Row by row with the paper's words and what does not hold, kind by kind."""
+    for kind, words in KINDS.items():
+        shown = [one for one in of_kind(rows, kind) if one.verdict != NOT_JUDGED]
+        if shown:
+            parts = sum(len(one.parts) for one in shown)
+            print(f"{words}: {len(shown)} rows of {parts} parts; {tally(shown)}")
+        for one in shown:
+            count = f"{one.held:3} of {len(one.parts):3} parts hold"
+            print(f"{one.row.id:20} {one.verdict:10} {count}")
+            if one.row.quote:
+                print(f"    “{one.row.quote}”")
+            for part in one.parts:
+                if part.verdict != HOLDS:
+                    print(f"    {part.verdict}: {part.statement}: {measured(part)}, n={part.n}"
+                          + (f", {part.needed:,} would decide" if part.needed else ""))  # fmt: skip
+    later = [one.row.id for one in rows if one.verdict == NOT_JUDGED]
     if later:
         print(f"not judged here: {', '.join(later)}")
+
+
+def _page_row(one: Decided) -> Row:
+    row = one.row
+    return Row(row.id, row.reference, row.says, one.verdict, row.experiments, row.kind, row.quote)
 
 
 def _shipped(plan: _Plan) -> Outcome:
@@ -242,18 +251,20 @@ def reproduce(
         return 130
     outcome.absorb(_shipped(plan))
     items, notes = _items(plan, outcome, Desk(out / "figures", refresh))
+    items = _together(items)
     notes += _network_notes(plan)
     if seeds is not None:
         notes.append(f"made with {seeds} seeds instead of the number fixed in each experiment")
     claims = [claim for item in items for claim in item.claims]
-    rows = _rows(items)
+    rows = decided(claims, [item.name for item in items])
     made = {key: str(value) for key, value in provenance().items() if key != "time"}
     slips = [Erratum(s.where, s.printed, s.right, s.shown_by()) for s in SLIPS] if not names else []
-    html = page(items, rows=rows, notes=notes, provenance=made, errata=slips,
+    html = page(items, rows=[*map(_page_row, rows)], notes=notes, provenance=made, errata=slips,
                 command=_command(plan.runs, bool(names), seeds, scale))  # fmt: skip
     _write_claims(out / "claims.json", claims)
+    write(out / "verdicts.md", as_markdown(rows, len(plan.small)).encode())
     write(out / "report.html", html.encode())
-    _print_verdicts(rows, claims)
+    _print_verdicts(rows)
     for note in notes:
         print(note)
     print(f"{len(wanted)} runs, {len(claims)} claims in {time.perf_counter() - began:.0f} s")

@@ -96,6 +96,10 @@ def _claim(values: Mapping[str, Any]) -> Claim:
         raise ValueError(f"value, low and high must be numbers; got {claim}")
     float(claim.value + claim.low + claim.high)  # a whole number may be too large for one
     whole("n", claim.n, 0)
+    if claim.p is not None and not 0 <= float(claim.p) <= 1:
+        raise ValueError(f"p must lie between 0 and 1; got {claim}")
+    if claim.needed is not None:
+        whole("needed", claim.needed, 2)
     return claim
 
 

@@ -1,10 +1,13 @@
 """Is Anti-PGD always best?
 
-"No setting where well-tuned PGD outperforms" and "always the best test accuracy", tried where it
-could fail: a dense target, more examples than dimensions, a tiny initialisation, few steps; and
-against tuned label noise. Quadratic regression, η = 0.1 (SGD 0.01), ten seeds. Each noisy method
-uses the best of three noise levels, the one with the lowest geometric mean of the test loss,
-measured at z (for PGD, which has no z, at w).
+The paper found, in its own setting, "no setting where well-tuned PGD outperforms": that is judged
+there, against tuned PGD. The rest is ours, for the paper does not speak of it: the same where it
+could fail, with a dense target, more examples than dimensions, a tiny initialisation, few steps;
+and against GD, SGD and tuned label noise. Until results were seen all of it was read as one claim
+of the paper. Quadratic regression, η = 0.1 (SGD 0.01), ten seeds. Each noisy method uses the best
+of three noise levels, the one with the lowest geometric mean of the test loss, measured at z (for
+PGD, which has no z, at w); the paper's own claim is judged with both at w, where its figures
+measure. (Until results were seen, Anti-PGD was at z there, too.)
 """
 
 import math
@@ -48,11 +51,11 @@ def runs(seeds: int) -> list[Run]:
     ]  # fmt: skip
 
 
-def _tuned(results: Results, regime: str, method: str) -> np.ndarray:
+def _tuned(results: Results, regime: str, method: str, place: str = "z") -> np.ndarray:
     """Test losses by seed at the method's best noise level, without the noise where it can be
     taken out."""
     _, settings, steps = REGIMES[regime]
-    place = "w" if method == "pgd" else "z"
+    place = "w" if method == "pgd" else place
     full = {"nonzero": 10, "n": 40, "init": 1.0} | settings
     tests = [
         results.final("test_loss", place, method=method, sigma=sigma, steps=steps, **full)
@@ -61,21 +64,24 @@ def _tuned(results: Results, regime: str, method: str) -> np.ndarray:
     return min(tests, key=lambda values: float(np.log(values).mean()))
 
 
+def _lower(results: Results, regime: str, rival: str) -> Claim:
+    words, _, steps = REGIMES[regime]
+    said = (regime, rival) == ("sparse", "pgd")  # by the paper
+    place, tested = ("w", "at w") if said else ("z", "at z (PGD: at w)")
+    tuned = "" if rival in ("gd", "sgd") else "tuned "
+    return smaller(
+        f"always_best.{regime}_{rival}",
+        f"{'' if said else '(ours) '}with {words}, tuned Anti-PGD has a lower test loss than "
+        f"{tuned}{figures.NAMES[rival]}",
+        "§sec:exp, §sec:squared_regr",
+        f"test loss {tested}, step {steps:,}",
+        _tuned(results, regime, "anti", place),
+        _tuned(results, regime, rival),
+    )
+
+
 def claims(results: Results) -> list[Claim]:
-    found = []
-    for regime, (words, _, steps) in REGIMES.items():
-        anti = _tuned(results, regime, "anti")
-        for rival in RIVALS:
-            name = figures.NAMES[rival]
-            found.append(
-                smaller(f"always_best.{regime}_{rival}",
-                        f"with {words}, tuned Anti-PGD has a lower test loss than "
-                        f"{'' if rival in ('gd', 'sgd') else 'tuned '}{name}",
-                        "§sec:exp, §sec:squared_regr",
-                        f"test loss at z (PGD: at w), step {steps:,}",
-                        anti, _tuned(results, regime, rival))
-            )  # fmt: skip
-    return found
+    return [_lower(results, regime, rival) for regime in REGIMES for rival in RIVALS]
 
 
 def plot(results: Results) -> figures.Figure:

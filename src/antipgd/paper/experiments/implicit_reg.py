@@ -5,7 +5,8 @@
 data sets with 4 chains each. (2) Its stationary value on ten quadratics with five random
 curvatures, 200 chains each, for two η. (3) What is left for η → 0, from exact enumeration on
 regression with tanh(x·w), ten data sets. (4) L = 5z² with η = 1 < 1/β, which meets the printed
-assumptions: 10 chains.
+assumptions: 10 chains. The theorem is about (1), (3) with symmetric noise and (4); the rest is
+ours.
 """
 
 from functools import cache
@@ -152,14 +153,17 @@ def claims(results: Results) -> list[Claim]:
              f"all z_n, {CHAINS} chains, n data sets; bound 0.75",
               slopes(EPSILONS, _averages()),
              0.75),
-        near("implicit_reg.stationary", "on a quadratic its stationary value is ησ²Σh³/(2 − ηh)",
+        near("implicit_reg.stationary", "(ours) on a quadratic its stationary value is "
+             "ησ²Σh³/(2 − ηh)",
              REFERENCE, f"measured/predicted, η = {LARGE}, {tested}", large / exact, 1.0, 0.02),
-        near("implicit_reg.leading", "which is ησ² tr(H³)/2 for small η: the O(ε) is attained",
+        near("implicit_reg.leading", "(ours) which is ησ² tr(H³)/2 for small η: the O(ε) "
+             "is attained",
              REFERENCE, f"measured/predicted, η = {SMALL}, {tested}", small / leading, 1.0, 0.05),
         above("implicit_reg.floor_symmetric", "what is left for η → 0 is O(σ³)", REFERENCE,
               f"{sigmas}, rademacher (σ⁸ expected)",
               slopes(FLOOR_SIGMAS, _floors("symmetric")), 3.0),
-        above("implicit_reg.floor_skewed", "what is left for η → 0 is O(σ³) for skewed noise, too",
+        above("implicit_reg.floor_skewed", "(ours) what is left for η → 0 is O(σ³) for "
+              "skewed noise, too",
               REFERENCE, f"{sigmas}, skewed (σ⁶ expected)",
               slopes(FLOOR_SIGMAS, _floors("skewed")), 3.0),
         near("implicit_reg.assumptions", "the printed assumptions suffice: ‖∇L̃‖² stays bounded "

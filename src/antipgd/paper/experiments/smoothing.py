@@ -1,9 +1,10 @@
 """Anti-PGD is gradient descent on a smoothed loss
 
 The w-form w ← w − η∇L(w) + (ξ_{n+1} − ξ_n) and the z-form z ← z − η∇L(z + ξ_n) are one algorithm
-(200 steps of regression, float64). What it descends in the mean is E L(z + ξ), which L̃ = L +
-σ²/2 tr ∇²L approximates: compared along the line from GD's end to the relaxed end of Anti-PGD,
-with 2,000 draws and σ = 0.05.
+(200 steps of regression, float64). What it descends in the mean is E L(z + ξ), which L̃ = L + σ²/2
+tr ∇²L approximates: compared along the line from GD's end to the relaxed end of Anti-PGD, with
+2,000 draws and σ = 0.05. Judged is the mean of |error|; until results were seen it was that of the
+error, in which places can cancel.
 """
 
 import math
@@ -14,7 +15,7 @@ import numpy as np
 from antipgd.noise import draws
 from antipgd.noise.reference import anti_pgd, anti_pgd_clean, clean, gradient_step
 from antipgd.paper import figures
-from antipgd.paper.claims import Claim, below, near
+from antipgd.paper.claims import Claim, below
 from antipgd.paper.experiments import runs_of
 from antipgd.paper.record import Spec
 from antipgd.paper.results import Results
@@ -77,13 +78,13 @@ def claims(results: Results) -> list[Claim]:
             errors.append(math.inf)
             continue
         _, plain, smooth, mean, _ = _profile(results, seed)
-        errors.append(float(np.mean((mean - plain) / (smooth - plain))))
+        errors.append(float(np.mean(np.abs((mean - plain) / (smooth - plain) - 1))))
     return [
         below("smoothing.forms", "the w-form and the z-form are one algorithm", "eq:Anti-PGD_z",
               f"largest relative distance of z over {STEPS} steps, bound 1e-12", gaps, 1e-12),
-        near("smoothing.regulariser", "the expected loss under noise is L + σ²/2 tr ∇²L to 5 %",
-             "def:L_tilde", f"(E L(z+ξ) − L)/(σ²/2 tr), mean over {PLACES} points of the line "
-             f"between GD's and Anti-PGD's ends, {DRAWS} draws", errors, 1.0, 0.05),
+        below("smoothing.regulariser", "the expected loss under noise is L + σ²/2 tr ∇²L to 5 %",
+              "def:L_tilde", f"|(E L(z+ξ) − L)/(σ²/2 tr) − 1|, mean over {PLACES} points of the "
+              f"line between GD's and Anti-PGD's ends, {DRAWS} draws", errors, 0.05),
     ]  # fmt: skip
 
 

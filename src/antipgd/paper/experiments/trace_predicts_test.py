@@ -1,8 +1,9 @@
 """The lower the trace, the better the test?
 
 From the runs of `regression_grid`, `regression_sparsity` and `sensing_grid`, no others: rank
-correlation of the trace of the Hessian with the test loss over the final points of one seed, at
-w; all methods together, and within each method.
+correlation of the trace of the Hessian with the test loss over the final points of one seed, at w;
+all methods together, and, which the paper does not say, within each method. "A high correlation" is
+read as one above ½. (Until results were seen it was read as one above nought.)
 """
 
 from typing import Any
@@ -24,6 +25,7 @@ SOURCES: dict[str, dict[str, Any]] = {
 }
 METHODS = ("gd", "pgd", "sgd", "anti")
 REFERENCE = "§sec:conection_pacbayes"
+HIGH = 0.5
 
 
 def runs(seeds: int) -> list[Spec]:
@@ -55,15 +57,15 @@ def _correlations(results: Results, source: str, **wanted: Any) -> list[float]:
 def claims(results: Results) -> list[Claim]:
     found = [
         above(f"trace_predicts_test.{source}", f"a lower trace means a lower test loss: {source}",
-              REFERENCE, "mean rank correlation over seeds, final points at w, all methods",
-              _correlations(results, source), 0.0)
+              REFERENCE, "mean rank correlation over seeds, final points at w, all methods; bound "
+              f"{HIGH}", _correlations(results, source), HIGH)
         for source in SOURCES
     ]  # fmt: skip
     found += [
         above(f"trace_predicts_test.{source}_within_{method}",
-              f"also among the runs of {figures.NAMES[method]} alone ({source})", REFERENCE,
-              "mean rank correlation over seeds, final points at w, different η and σ",
-              _correlations(results, source, method=method), 0.0)
+              f"(ours) also among the runs of {figures.NAMES[method]} alone ({source})", REFERENCE,
+              f"mean rank correlation over seeds, final points at w, different η and σ; bound "
+              f"{HIGH}", _correlations(results, source, method=method), HIGH)
         for source in ("regression", "sensing")
         for method in ("pgd", "anti")
     ]  # fmt: skip

@@ -2,17 +2,20 @@
 
 (Ours; what thm:main_tube is about.) For small noise with taps (1, θ) ‖u‖² is a diffusion: the side
 of the first exit from (αD, D/α), the law of η‖u‖²/2 without exits, exit times, and the dimension
-from which PGD turns to the sharp side, all against `antipgd.theory.valley`. α = 0.25, D = 1,
-η = α/2D, rademacher noise, 300 seeds. Exits: σ = 0.02, d = 2 to 10, and d = 10 for taps around
-(1, −1) with σ = 0.04. Law: η = 0.5, σ = 0.03 for PGD and 0.05 for θ = −0.5, steps 8,000 to 20,000.
-Exit times: PGD at d = 100, σ = 0.01; Anti-PGD at d = 4, σ = 0.01, η = α/D. Floor: d = 10, σ² =
-0.005, η = α/D.
+from which PGD turns to the sharp side, all against `antipgd.theory.valley`. α = 0.25, D = 1, η =
+α/2D, rademacher noise, 300 seeds. Exits: σ = 0.02, d = 2 to 10, and d = 10 for taps around (1, −1)
+with σ = 0.04. Law: η = 0.5, σ = 0.03 for PGD and 0.05 for θ = −0.5, steps 8,000 to 20,000. Exit
+times: PGD at d = 100, σ = 0.01; Anti-PGD at d = 4, σ = 0.01, η = α/D. Floor: d = 10, σ² = 0.005, η
+= α/D. Shares of exits are judged by the mean of |error| over dimensions; until results were seen it
+was that of the error, in which dimensions can cancel.
 """
 
+import itertools
 import math
 
 import numpy as np
 
+from antipgd.estimate import Estimate
 from antipgd.paper import figures
 from antipgd.paper.claims import Claim, above, below, mostly, near
 from antipgd.paper.results import Results, log_ratio
@@ -91,24 +94,34 @@ def _anti_times(results: Results) -> np.ndarray:
     return np.array([np.interp(math.log(1 / ALPHA), row, steps) for row in fall])
 
 
+def by_worst_signs(surplus: np.ndarray) -> np.ndarray:
+    """By seed, surpluses (seeds in columns) averaged with the signs that make the upper end of
+    the mean's interval largest. Mean |error| = max over signs of the mean of signed errors, so
+    that end bounds it with the confidence of a single interval (the lower end is a little high)."""
+    signs = np.array([*itertools.product((-1, 1), repeat=len(surplus))])
+    averages = signs @ surplus / len(surplus)
+    ends = [Estimate.of(row).interval()[1] for row in averages]
+    return averages[int(np.argmax(ends))]
+
+
 def _exit_claims(results: Results) -> list[Claim]:
     found = []
     for theta in COLOURS:
         surplus = [_highs(results, d, theta, EXIT_SIGMA) - _expected(d, theta) for d in DIMENSIONS]
         found.append(
-            near(f"valley_theory.exit_{theta}",
-                 f"(ours) taps (1, {theta:g}) leave through D/α as often as predicted, to 0.06",
-                 "thm:main_tube", f"share minus prediction by seed, mean over d = {DIMENSIONS}",
-                 np.mean(surplus, axis=0), 0.0, 0.06)
+            below(f"valley_theory.exit_{theta}",
+                  f"(ours) taps (1, {theta:g}) leave through D/α as often as predicted, to 0.06",
+                  "thm:main_tube", f"mean of |share − prediction| over d = {DIMENSIONS}",
+                  by_worst_signs(np.array(surplus)), 0.06)
         )  # fmt: skip
     surplus = [
         _highs(results, AROUND_D, theta, AROUND_SIGMA) - _expected(AROUND_D, theta)
         for theta in AROUND
     ]
     found.append(
-        near("valley_theory.taps", "(ours) taps around (1, −1) leave through D/α as often as "
-             "predicted, to 0.06", "thm:main_tube", "share minus prediction by seed, "
-             f"d = {AROUND_D}, mean over θ = {AROUND}", np.mean(surplus, axis=0), 0.0, 0.06)
+        below("valley_theory.taps", "(ours) taps around (1, −1) leave through D/α as often as "
+              "predicted, to 0.06", "thm:main_tube", f"mean of |share − prediction| over θ = "
+              f"{AROUND}, d = {AROUND_D}", by_worst_signs(np.array(surplus)), 0.06)
     )  # fmt: skip
     delta = valley.even_delta(AROUND_D, D, ALPHA, LR)
     inside = [theta for theta in AROUND if abs(1 + theta) < 0.6 * delta]

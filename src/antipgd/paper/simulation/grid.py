@@ -1,4 +1,5 @@
-"""Methods on a grid of learning rates and σ: the runs, and whether Anti-PGD is the lowest."""
+"""Methods on a grid of learning rates and σ: the runs, whether Anti-PGD is the lowest, and whether
+it is far from PGD."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from antipgd.paper.simulation.problems import Setting
 from antipgd.paper.simulation.spec import Run, make_run
 
 NOISY = ("pgd", "anti")
+DRASTIC = 0.5  # of PGD's test loss
 
 
 def grid_runs(
@@ -59,6 +61,21 @@ def lowest(
         f"{words} at w, step {steps:,}, against the best of the others in each seed",
         results.final(measure, method="anti", lr=lr, sigma=sigma),
         _best_other(results, measure, lr, sigma, sgd_rate),
+    )
+
+
+def drastic(
+    results: Results, id: str, setting: str, reference: str, steps: int, *, lr: float, sigma: float
+) -> Claim:
+    """Claims that Anti-PGD's test loss is far below PGD's at one point of the grid."""
+    return smaller(
+        id,
+        f"{setting}, Anti-PGD's test loss is less than half of PGD's",
+        reference,
+        f"test loss at w, step {steps:,}, bound {DRASTIC}",
+        results.final("test_loss", method="anti", lr=lr, sigma=sigma),
+        results.final("test_loss", method="pgd", lr=lr, sigma=sigma),
+        factor=DRASTIC,
     )
 
 

@@ -1,0 +1,97 @@
+"""The verdicts in Markdown: three kinds, counted apart, and README has what was printed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from antipgd.paper.claims import FAILS, HOLDS, LEVEL, UNDECIDED, Claim
+from antipgd.paper.coverage import KINDS, NOT_JUDGED, Decided, PaperClaim, decided, judged_together
+from antipgd.paper.coverage import paper_claims as rows_of_the_paper
+from antipgd.paper.experiments import EXPERIMENTS, load
+from antipgd.paper.files import FilesUsageError
+from antipgd.paper.results import Results
+from antipgd.paper.verdict_table import BEGIN, END, as_markdown, put_into, tally
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def a_row(kind, *verdicts, title="it | is so"):
+    parts = [
+        Claim(f"e.part{i}", "says", "fig", "at w", verdict, -1.5, -2.0, 1e-5, 10, 0.01)
+        for i, verdict in enumerate(verdicts)
+    ]
+    worst = max(verdicts, key=[HOLDS, LEVEL, UNDECIDED, FAILS, NOT_JUDGED].index)
+    return Decided(PaperClaim("e", "", "", (), kind, title), worst, parts)
+
+
+def test_each_kind_has_its_table_and_its_counts():
+    rows = [
+        a_row("paper", HOLDS, HOLDS), a_row("paper", FAILS, HOLDS, UNDECIDED, FAILS, FAILS),
+        a_row("ours", LEVEL), a_row("machine", HOLDS),
+    ]  # fmt: skip
+    lines = as_markdown(rows, 11_792).splitlines()
+    assert lines[0] == "11,792 small training runs, 9 statements judged:"
+    heads = [line.split(" | ")[0] for line in lines if " | verdict " in line]
+    assert heads == [
+        "| claims of the paper: 2 rows of 7 parts; 1 holds, 1 fails",
+        "| additions of ours: 1 rows of 1 parts; 1 level",
+        "| checks of the machine: 1 rows of 1 parts; 1 holds",
+    ]
+    assert "| it \\| is so | holds | 2 of 2 |  |" in lines
+    (failing,) = [line for line in lines if line.startswith("| it \\| is so | fails")]
+    assert "| 1 of 5 | fails: `part0` −1.5 [−2, 1e−05]; fails: `part3`" in failing
+    assert failing.endswith("; and 1 more |")
+    assert "`part2`" not in failing  # undecided parts come after those that fail
+
+
+def test_tallies_leave_out_what_there_is_none_of():
+    assert tally([a_row("paper", HOLDS), a_row("ours", HOLDS, LEVEL)]) == "1 holds, 1 level"
+    assert tally([]) == ""
+
+
+def test_a_table_goes_between_the_marks():
+    document = f"before\n{BEGIN}\nold\nold\n{END}\nafter\n"
+    once = put_into(document, "new\n")
+    assert once == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    assert put_into(once, "new\n") == once
+    with pytest.raises(FilesUsageError, match="must have the lines"):
+        put_into("no marks\n", "new\n")
+
+
+def test_a_row_is_judged_when_all_its_experiments_are():
+    claims = [Claim("sensing_tuned.pgd", "", "", "", HOLDS, 0, 0, 0, 9, 0.01)]
+    found = {one.row.id: one for one in decided(claims, ["sensing_tuned"])}
+    assert found["tuned_pgd"].verdict == NOT_JUDGED
+    found = {one.row.id: one for one in decided(claims, ["sensing_tuned", "always_best"])}
+    assert (found["tuned_pgd"].verdict, found["tuned_pgd"].held) == (HOLDS, 1)
+
+
+def readme_table():
+    return README.read_text("utf-8").partition(f"{BEGIN}\n")[2].partition(f"{END}\n")[0]
+
+
+def test_readme_has_every_row_in_its_order():
+    """If it fails: make paper, then python -m antipgd.paper.verdict_table results README.md"""
+    lines = [line for line in readme_table().splitlines() if re.match(r"\| .* \| .* \| \d", line)]
+    titles = [row.title for kind in KINDS for row in rows_of_the_paper() if row.kind == kind]
+    assert [line[2:].partition(" | ")[0].replace("\\|", "|") for line in lines] == titles
+    for kind, words in KINDS.items():
+        (head,) = [line for line in readme_table().splitlines() if line.startswith(f"| {words}")]
+        own = {row.title for row in rows_of_the_paper() if row.kind == kind}
+        shown = [line for line, title in zip(lines, titles, strict=True) if title in own]
+        parts = [int(re.search(r"\| \d+ of (\d+) \|", line)[1]) for line in shown]
+        assert f": {len(shown)} rows of {sum(parts)} parts; " in head
+
+
+def test_readme_shows_what_is_judged_without_a_run():
+    """The rows that need no run are judged here and must be in README word for word."""
+    alone = [name for name in EXPERIMENTS if "scale" not in load(name).runs.__code__.co_varnames
+             and not load(name).runs(2)]  # fmt: skip
+    claims = [claim for name in alone for claim in load(name).claims(Results([]))]
+    rows = decided(judged_together(claims, rows_of_the_paper()), alone)
+    judged = [one for one in rows if one.verdict != NOT_JUDGED]
+    assert len(judged) >= 12
+    for line in as_markdown(judged, 0).splitlines():
+        if re.search(r"\| \d+ of \d+ \|", line):
+            assert line in readme_table().splitlines()
