@@ -210,6 +210,7 @@ _NUMBERS: dict[str, tuple[Any, str]] = {
 
 _WORDS = {
     "law": accepted_laws(),
+    "loss": "cross_entropy (default) or squared, half the square of f - y with y one-hot",
     "norm": "batch (default), group or none, after the convolutions of resnet18 and cnn",
 }
 

@@ -72,13 +72,14 @@ def test_the_name_depends_on_every_part():
         spec(bf16=True).name,
         spec(norm="group").name,
         spec(norm="none").name,
+        spec(loss="squared").name,
         spec(width=8).name,
         spec(seed=1).name,
         spec(epochs=11).name,
         spec(size=None).name,
         spec(images=None).name,
     }
-    assert len(names) == 32
+    assert len(names) == 33
 
 
 def test_one_training_has_one_spelling():
@@ -116,6 +117,7 @@ def test_the_noise_free_beginning_is_a_training_of_its_own():
         ({"model": "resnet"}, "unknown model 'resnet'; did you mean 'resnet18'?"),
         ({"optimizer": "adam"}, "unknown optimizer 'adam'"),
         ({"noisy": "some"}, "unknown noisy 'some'"),
+        ({"loss": "mse"}, "unknown loss 'mse'; accepted: cross_entropy, squared"),
         ({"norm": "layer"}, "unknown norm 'layer'; accepted: batch, group, none"),
         ({"model": "mlp", "norm": "group"}, "an mlp has no norms: norm must be none"),
         ({"lr": 0}, "lr must be a finite number > 0; got 0"),

@@ -46,8 +46,18 @@ def last_weights(tmp_path, run, name="clean-at-end"):
 # Against plain loops
 
 
+def half_square(outputs, labels):
+    """One image after another, one class after another."""
+    total = 0.0
+    for output, label in zip(outputs, labels.tolist(), strict=True):
+        for k, value in enumerate(output):
+            total = total + (value - float(k == label)) ** 2 / 2
+    return total / len(labels)
+
+
 def by_hand(run, examples):
     """Weights, and clean weights, of a training without BatchNorm, written out."""
+    loss = half_square if run.loss == "squared" else cross_entropy
     network = make_network(run.model, run.width, examples.shape, examples.classes, run.seed)
     weights = dict(network.named_parameters())
     images, truth = examples.train
@@ -57,7 +67,7 @@ def by_hand(run, examples):
 
     def gradients(rows, labels):
         network.zero_grad()
-        cross_entropy(network(images[rows]), labels[rows]).backward()
+        loss(network(images[rows]), labels[rows]).backward()
         return {name: p.grad.clone() for name, p in weights.items()}
 
     for epoch in range(1, run.epochs + 1):
@@ -93,6 +103,15 @@ def by_hand(run, examples):
 @pytest.mark.parametrize("method", ["gd", "anti", "pgd", "label", "sam"])
 def test_each_method_is_what_a_plain_loop_computes(method, tmp_path):
     run = spec(method, "mlp", sigma=0.3 if method == "label" else 0.02)
+    assert train(run, tmp_path).status == "ok"
+    found = last_weights(tmp_path, run)
+    for name, expected in by_hand(run, make_examples(run)).items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["anti", "label", "sam"])
+def test_methods_on_the_squared_loss(method, tmp_path):
+    run = spec(method, "mlp", loss="squared", epochs=2, sigma=0.3 if method == "label" else 0.02)
     assert train(run, tmp_path).status == "ok"
     found = last_weights(tmp_path, run)
     for name, expected in by_hand(run, make_examples(run)).items():
@@ -252,8 +271,9 @@ def test_measuring_leaves_everything_as_found():
     noise.stop()
 
 
-def test_traces_are_those_of_the_training_loss_at_z(tmp_path):
-    run = spec("anti", "mlp", width=3, epochs=1, trace_images=150, trace_probes=400)
+@pytest.mark.parametrize("kind", ["cross_entropy", "squared"])
+def test_traces_are_those_of_the_training_loss_at_z(kind, tmp_path):
+    run = spec("anti", "mlp", width=3, epochs=1, trace_images=150, trace_probes=400, loss=kind)
     record = train(run, tmp_path)
     found = dict(zip(run.measures, next(r for r in record.points if r[1] == "z")[2:], strict=True))
     examples, weights = make_examples(run), last_weights(tmp_path, run)
@@ -262,7 +282,9 @@ def test_traces_are_those_of_the_training_loss_at_z(tmp_path):
 
     def loss(changed):
         outputs = torch.func.functional_call(model, weights | changed, (images,))
-        return cross_entropy(outputs, labels)
+        target = torch.nn.functional.one_hot(labels).float()
+        squared = 0.5 * (outputs - target).square().sum(1).mean()
+        return squared if kind == "squared" else cross_entropy(outputs, labels)
 
     exact = scaled = 0.0
     for name, value in weights.items():
@@ -298,6 +320,13 @@ def test_a_barrier_is_the_height_of_the_hill_above_its_larger_end():
     assert barrier(model, start, end, data) == pytest.approx(height, rel=1e-6)
     assert barrier(model, start, start, data) == 0
     assert float(model.w.detach()) == pytest.approx(0.3)
+
+
+def test_a_barrier_of_the_squared_loss():
+    model, data = Hill(), (torch.zeros(4, 1), torch.zeros(4, dtype=torch.long))
+    start, end = {"w": torch.tensor(-1.0)}, {"w": torch.tensor(1.0)}
+    height = (2 + 1) ** 2 / 2 - 1 / 2  # f = (−2, 0) on top, (0, 0) at the ends, y = (1, 0)
+    assert barrier(model, start, end, data, loss="squared") == pytest.approx(height, rel=1e-6)
 
 
 def test_barriers_are_those_to_the_weights_where_the_noise_begins(tmp_path, monkeypatch):

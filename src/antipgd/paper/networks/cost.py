@@ -15,8 +15,8 @@ def seconds_per_image(spec: Training) -> float:
     """Seconds that an image takes forward and backward, on one thread: the shortest of a few
     trials with noise for images; nothing is downloaded."""
     import torch
-    from torch.nn.functional import cross_entropy
 
+    from antipgd.paper.networks.losses import LOSSES
     from antipgd.paper.networks.machine import reproducible
     from antipgd.paper.networks.models import make_network
 
@@ -33,7 +33,7 @@ def seconds_per_image(spec: Training) -> float:
         for _ in range(_TRIALS):
             began = time.perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=spec.bf16):
-                loss = cross_entropy(model(images), labels)
+                loss = LOSSES[spec.loss](model(images), labels)
             loss.backward()
             took.append(time.perf_counter() - began)
     return min(took) / _IMAGES

@@ -5,14 +5,15 @@ their order; several ranks (torchrun) are dealt the micro-batches in turn and ad
 their result is that of one process up to rounding.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from antipgd.paper.networks.losses import LOSSES
 from antipgd.paper.networks.ranks import Ranks
 
 Batch = tuple[Tensor, Tensor]
@@ -45,7 +46,12 @@ def standing_statistics(model: nn.Module) -> Iterator[None]:
 
 
 def backward(
-    model: nn.Module, parts: Sequence[Batch], ranks: Ranks, *, bf16: bool = False
+    model: nn.Module,
+    parts: Sequence[Batch],
+    ranks: Ranks,
+    *,
+    loss: str = "cross_entropy",
+    bf16: bool = False,
 ) -> tuple[float, int]:
     """Leave the gradient of the mean loss in `.grad`; returns that loss and how many were right."""
     model.zero_grad()
@@ -53,21 +59,21 @@ def backward(
     for images, labels in ranks.own(model, parts):
         with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16):
             outputs = model(images)
-        loss = cross_entropy(outputs.float(), labels) / len(parts)
-        loss.backward()
-        loss_sum += loss.item()
+        part = LOSSES[loss](outputs.float(), labels) / len(parts)
+        part.backward()
+        loss_sum += part.item()
         right += int((outputs.detach().argmax(1) == labels).sum())
     return ranks.add_up(model, loss_sum, right)
 
 
 def sam_backward(
-    model: nn.Module, parts: Sequence[Batch], radius: float, ranks: Ranks, *, bf16: bool = False
+    model: nn.Module, parts: Sequence[Batch], radius: float, ranks: Ranks, **how: Any
 ) -> tuple[float, int]:
     """SAM's gradient (Foret et al., 2021): that at w + ρ g/‖g‖, with the loss at w.
 
     The ascent uses the same micro-batches; BatchNorm's running statistics are those at w.
     """
-    result = backward(model, parts, ranks, bf16=bf16)
+    result = backward(model, parts, ranks, **how)
     weights = [p for p in model.parameters() if p.grad is not None]
     kept = [p.detach().clone() for p in weights]
     ascents = [p.grad for p in weights if p.grad is not None]
@@ -76,7 +82,7 @@ def sam_backward(
         for p, g in zip(weights, ascents, strict=True):
             p.add_(g, alpha=radius / (length + 1e-12))
     with standing_statistics(model):
-        backward(model, parts, ranks, bf16=bf16)
+        backward(model, parts, ranks, **how)
     with torch.no_grad():
         for p, w in zip(weights, kept, strict=True):
             p.copy_(w)
@@ -84,9 +90,13 @@ def sam_backward(
 
 
 def _plain_backward(
-    model: nn.Module, parts: Sequence[Batch], sigma: float, ranks: Ranks, *, bf16: bool = False
+    model: nn.Module, parts: Sequence[Batch], sigma: float, ranks: Ranks, **how: Any
 ) -> tuple[float, int]:
-    return backward(model, parts, ranks, bf16=bf16)
+    return backward(model, parts, ranks, **how)
 
 
-GRADIENTS = {"plain": _plain_backward, "sam": sam_backward}  # as `methods` names them
+# as `methods` names them
+GRADIENTS: dict[str, Callable[..., tuple[float, int]]] = {
+    "plain": _plain_backward,
+    "sam": sam_backward,
+}

@@ -29,6 +29,7 @@ MEASURES = (
 PLACES = ("w", "z", "w_bn", "z_bn", "running")
 
 WIDTHS = {"resnet18": 64, "cnn": 16, "mlp": 64}  # by default
+LOSSES = ("cross_entropy", "squared")
 NORMS = ("batch", "group", "none")
 OPTIMIZERS = ("sgd", "adamw")
 NOISY = ("all", "no_norms")
@@ -68,6 +69,7 @@ class Training:
     channels_last: bool = True
     bf16: bool = False
     norm: str = "batch"
+    loss: str = "cross_entropy"
 
     # What a store and a table ask of any run
 
@@ -237,6 +239,7 @@ def make_training(
     channels_last: bool = True,
     bf16: bool = False,
     norm: str = "batch",
+    loss: str = "cross_entropy",
 ) -> Training:
     """A training with defaults filled in, in the one spelling that its name depends on.
 
@@ -247,6 +250,8 @@ def make_training(
       batch, group (at most 8 groups, of at least two channels) or none (the convolutions have
       biases then, and begin with He's bounds, a residual branch with 1/√blocks of it). An mlp has
       no norms: for it batch, the default, and none are the same training.
+    - `loss`: cross_entropy, or squared: ½‖f − y‖² of an image with y one-hot. It is what is
+      trained, measured, traced and walked over by barriers; `losses.loss_at_zero` is L(0).
     - `method`: a name of `methods.TRAINED`. What makes gd of sgd is `batch` alone.
       `sigma`: standard deviation of the noise on the weights; for label the probability that a
       label is replaced by a uniform one, anew in every epoch; for sam the radius ρ of its ascent.
@@ -312,4 +317,5 @@ def make_training(
         channels_last=bool(channels_last),
         bf16=bool(bf16),
         norm=_norm(model, norm),
+        loss=one_of("loss", loss, LOSSES),
     )

@@ -161,7 +161,7 @@ class Trainer:
         batch = self.examples.train[0][rows], labels[rows]
         parts = micro_batches(batch, spec.micro)
         gradient = GRADIENTS[TRAINED[spec.method].gradient if noisy else "plain"]
-        found = gradient(self.model, parts, spec.sigma, self.ranks, bf16=spec.bf16)
+        found = gradient(self.model, parts, spec.sigma, self.ranks, loss=spec.loss, bf16=spec.bf16)
         if math.isfinite(found[0]):
             self.optimizer.step()
         return found
