@@ -8,13 +8,13 @@ from antipgd.noise.taps import telescopes
 from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, runs_of, scaled_experiments
 from antipgd.paper.figures import COLOURS, NAMES
 from antipgd.paper.methods import METHODS, SIMULATED, TRAINED
-from antipgd.paper.networks import gradients
-from antipgd.paper.networks import spec as network_spec
+from antipgd.paper.networks import accepted, gradients
+from antipgd.paper.networks.accepted import WIDTHS
 from antipgd.paper.networks.losses import LOSSES
 from antipgd.paper.networks.models import _MAKERS, _NORMS
 from antipgd.paper.networks.scales import ARMS, SCALES
 from antipgd.paper.networks.shipped import shipped
-from antipgd.paper.networks.spec import WIDTHS, make_training
+from antipgd.paper.networks.spec import make_training
 from antipgd.paper.simulation import stepping
 from antipgd.paper.simulation.problems import PROBLEMS
 from antipgd.paper.simulation.spec import make_run
@@ -42,8 +42,8 @@ def test_every_network_has_a_usual_width():
 
 
 def test_what_a_training_may_say_can_be_done():
-    assert tuple(LOSSES) == network_spec.LOSSES
-    assert tuple(_NORMS) == network_spec.NORMS
+    assert tuple(LOSSES) == accepted.LOSSES
+    assert tuple(_NORMS) == accepted.NORMS
 
 
 def test_every_method_can_be_run_where_it_says():

@@ -196,6 +196,8 @@ _NUMBERS: dict[str, tuple[Any, str]] = {
     "lr": (float, "learning rate (default: 0.05)"),
     "momentum": (float, "of sgd (default: 0.9)"),
     "weight-decay": (float, "default: 0"),
+    "warmup": (int, "epochs in which the learning rate rises, step by step (default: 0)"),
+    "stop-at-loss": (float, "ends after the first measured epoch with no more training loss"),
     "micro": (int, "computes a batch in parts of this size, each with its own BatchNorm"),
     "sigma": (float, "standard deviation of the noise; for label a probability, for sam rho"),
     "noise-start": (int, "noise acts after this epoch (default: 0)"),
@@ -211,6 +213,8 @@ _NUMBERS: dict[str, tuple[Any, str]] = {
 _WORDS = {
     "law": accepted_laws(),
     "loss": "cross_entropy (default) or squared, half the square of f - y with y one-hot",
+    "schedule": "of the learning rate: constant (default), cosine, or step:EPOCH,...:FACTOR",
+    "augment": "none (default), flip, or flip_crop, which shifts by up to an eighth of the side",
     "norm": "batch (default), group or none, after the convolutions of resnet18 and cnn",
 }
 
@@ -318,6 +322,8 @@ def _show(record: Any) -> None:
     """The last measurements, by place."""
     if record.status == "diverged":
         print(f"diverged in epoch {record.diverged_at}")
+    elif record.points[-1][0] < record.run.epochs:
+        print(f"stopped after epoch {record.points[-1][0]}: its training loss is low enough")
     last = max((row[0] for row in record.points if row[1] != "running"), default=None)
     for row in record.points:
         if row[0] == last and row[1] != "running":

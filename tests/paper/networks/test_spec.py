@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from antipgd.flatness.planning import MIN_PRODUCTS
+from antipgd.paper.networks.accepted import LEAST_PROBES
 from antipgd.paper.networks.data import DATA_SETS, load
 from antipgd.paper.networks.data.cifar10 import CIFAR10
 from antipgd.paper.networks.spec import (
-    LEAST_PROBES,
     MEASURES,
     Training,
     make_training,

@@ -559,3 +559,49 @@ def test_no_norms_leaves_out_group_norm(tmp_path):
     state, at_end = Checkpoints(tmp_path, run).load(), last_weights(tmp_path, run)
     moved = {name for name, w in state["model"].items() if not torch.equal(w, at_end[name])}
     assert moved == {"conv1.weight", "conv2.weight", "linear.weight", "linear.bias"}
+
+
+# Stopping at a loss
+
+
+def test_it_stops_after_the_first_measured_epoch_with_that_loss(tmp_path):
+    settings = {"epochs": 12, "measure": range(13), "test_images": 20, "lr": 0.2}
+    whole = train(spec("gd", **(settings | {"test_images": None})))
+    losses = dict(zip(*whole.column("train_loss", "w_bn"), strict=True))
+    wanted = (losses[7] + min(losses[e] for e in range(1, 7))) / 2
+    assert losses[7] < wanted < min(losses[e] for e in range(1, 7)), "choose another epoch"
+    run = spec("gd", stop_at_loss=float(wanted), **settings)
+    record = train(run, tmp_path)
+    assert record.status == "ok"
+    assert record.points[-1][0] == 7
+    for row in record.points:  # measured on all images, though few were asked for
+        assert row in whole.points
+    assert (tmp_path / run.name / "clean-at-end.pt").exists()
+    assert train(run, tmp_path) == record  # and it does not go on when asked again
+    sparse = spec("gd", stop_at_loss=float(wanted), **(settings | {"measure": (3, 9)}))
+    assert train(sparse).points[-1][0] == 9
+    never = train(spec("gd", stop_at_loss=0.0, **(settings | {"epochs": 2, "measure": ()})))
+    assert never.points[-1][0] == 2
+
+
+def test_it_stops_by_the_loss_at_the_clean_weights(tmp_path):
+    run = spec("anti", "mlp", sigma=0.1, epochs=3, measure=(1, 2, 3), momentum=0.0)
+    rows = {(row[0], row[1]): row[2] for row in train(run).points}
+    assert rows[1, "z"] < rows[1, "w"]
+    between = (rows[1, "z"] + rows[1, "w"]) / 2
+    stopped = spec("anti", "mlp", sigma=0.1, epochs=3, measure=(1, 2, 3), momentum=0.0,
+                   stop_at_loss=between)  # fmt: skip
+    assert train(stopped, tmp_path).points[-1][0] == 1
+
+
+def test_the_command_says_where_it_stopped(tmp_path, capsys):
+    options = ["--data", "digits", "--method", "gd", "--batch", "50", "--width", "4", "--images",
+               "200", "--epochs", "3", "--measure-every", "1", "--stop-at-loss", "9", "--schedule",
+               "cosine", "--warmup", "1", "--augment", "flip"]  # fmt: skip
+    assert main(["train", *options, "--out", str(tmp_path)]) == 0
+    assert "stopped after epoch 1: its training loss is low enough" in capsys.readouterr().out
+
+
+def test_a_loss_to_stop_at_is_a_number():
+    with pytest.raises(ValueError, match="stop_at_loss must be a finite number >= 0; got -1"):
+        spec(stop_at_loss=-1)

@@ -10,12 +10,26 @@ from functools import cached_property
 from typing import Any
 
 from antipgd.checks import number, one_of, whole
-from antipgd.noise.injection import check_sigma
 from antipgd.noise.laws import as_law
 from antipgd.noise.taps import Taps, telescopes
 from antipgd.paper.methods import TRAINED
+from antipgd.paper.networks.accepted import (
+    AUGMENTATIONS,
+    LOSSES,
+    NOISY,
+    OPTIMIZERS,
+    WIDTHS,
+    check_images,
+    check_window,
+    checked_measure,
+    checked_trace,
+    maybe,
+    norm_of,
+    strength_of,
+)
 from antipgd.paper.networks.data import DATA_SETS
-from antipgd.paper.record import canonical, name_of
+from antipgd.paper.networks.rates import checked_schedule, checked_warmup
+from antipgd.paper.record import Point, canonical, name_of
 
 # Raise one when a change to networks or training (or to how barriers are measured) changes results:
 # stored records are stale then.
@@ -27,13 +41,6 @@ MEASURES = (
     "scaled_trace", "scaled_trace_sem", "norm", "barrier",
 )  # fmt: skip
 PLACES = ("w", "z", "w_bn", "z_bn", "running")
-
-WIDTHS = {"resnet18": 64, "cnn": 16, "mlp": 64}  # by default
-LOSSES = ("cross_entropy", "squared")
-NORMS = ("batch", "group", "none")
-OPTIMIZERS = ("sgd", "adamw")
-NOISY = ("all", "no_norms")
-LEAST_PROBES = 32  # as `antipgd.flatness` has it: the spread of fewer is no error bar
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,10 @@ class Training:
     bf16: bool = False
     norm: str = "batch"
     loss: str = "cross_entropy"
+    schedule: str = "constant"
+    warmup: int = 0
+    augment: str = "none"
+    stop_at_loss: float | None = None
 
     # What a store and a table ask of any run
 
@@ -120,6 +131,13 @@ class Training:
 
     # When things happen
 
+    def stops_at(self, points: Iterable[Point], epoch: int) -> bool:
+        """Whether it ends after this epoch, of which these are the points: the loss is reached."""
+        if self.stop_at_loss is None or epoch == 0:
+            return False
+        rows = [row for row in points if row[0] == epoch and row[1] not in ("running", "ema")]
+        return bool(rows) and rows[-1][2 + MEASURES.index("train_loss")] <= self.stop_at_loss
+
     def noise_acts(self, epoch: int) -> bool:
         """Whether this epoch, counted from 1, has noise (or corrupted labels, or SAM's ascent)."""
         last = self.epochs if self.noise_stop is None else self.noise_stop
@@ -127,12 +145,17 @@ class Training:
 
     def measured_fully(self, epoch: int) -> bool:
         """Whether all images are used at a measured epoch: where the noise begins, where it is
-        taken out, and at the end."""
-        return epoch in _turns(self.epochs, self.noise_start, self.noise_stop)
+        taken out, and at the end; everywhere if any of them may be the end."""
+        return self.stop_at_loss is not None or epoch in _turns(
+            self.epochs, self.noise_start, self.noise_stop
+        )
 
     def prefix(self) -> "Training | None":
-        """The noise-free training that this one begins with; others may begin with it too."""
-        if not self.noise_start:
+        """The noise-free training that this one begins with; others may begin with it too.
+
+        None also where the learning rate depends on how long the training is.
+        """
+        if not self.noise_start or self.schedule == "cosine":
             return None
         return replace(
             self, method="gd", epochs=self.noise_start, sigma=0.0, law="", relative=False,
@@ -143,69 +166,6 @@ class Training:
 
 def _turns(epochs: int, noise_start: int, noise_stop: int | None) -> set[int]:
     return {epoch for epoch in (noise_start, noise_stop, epochs) if epoch}
-
-
-def _maybe(name: str, value: Any, least: int) -> int | None:
-    return None if value is None else whole(name, value, least)
-
-
-def _check_images(data: str, images: int | None, batch: int, micro: int | None) -> None:
-    available = DATA_SETS[data].training
-    if images is not None and images > available:
-        raise ValueError(f"{data} has {available} training images; got images={images}")
-    if batch > (images or available):
-        raise ValueError(
-            f"batch must not exceed the {images or available} training images; got batch={batch}"
-        )
-    if micro is not None and batch % micro:
-        raise ValueError(f"micro must divide batch={batch}; got micro={micro}")
-
-
-def _norm(model: str, norm: str) -> str:
-    """One spelling for a model that has no such layers: the default."""
-    one_of("norm", norm, NORMS)
-    if model != "mlp":
-        return norm
-    if norm == "group":
-        raise ValueError("an mlp has no norms: norm must be none, or left out; got 'group'")
-    return "batch"
-
-
-def _check_window(epochs: int, start: int, stop: int | None) -> None:
-    if not start < (epochs if stop is None else stop) <= epochs:
-        raise ValueError(
-            f"the noise needs 0 <= noise_start < noise_stop <= epochs={epochs}; "
-            f"got noise_start={start}, noise_stop={stop}"
-        )
-
-
-def _check_measure(measure: Iterable[int], epochs: int) -> set[int]:
-    measured = {whole("a measured epoch", epoch, 0) for epoch in measure}
-    if any(epoch > epochs for epoch in measured):
-        raise ValueError(f"measured epochs must lie between 0 and {epochs}; got {max(measured)}")
-    return measured
-
-
-def _check_trace(images: int, probes: int) -> tuple[int, int]:
-    images, probes = whole("trace_images", images, 0), whole("trace_probes", probes, 0)
-    if bool(images) != bool(probes):
-        raise ValueError(
-            f"a trace needs both trace_images and trace_probes; got {images} and {probes}"
-        )
-    if 0 < probes < LEAST_PROBES:
-        raise ValueError(f"trace_probes must be 0 or at least {LEAST_PROBES}; got {probes}")
-    return images, probes
-
-
-def _strength(method: str, sigma: float) -> float:
-    """σ of a method that has one; for `label` a probability."""
-    if not TRAINED[method].has_sigma:
-        return 0.0
-    if check_sigma(sigma) == 0:
-        raise ValueError(f"method {method!r} needs sigma > 0; got {sigma!r}")
-    if method == "label" and sigma > 1:
-        raise ValueError(f"sigma is a probability for method 'label'; got {sigma!r}")
-    return float(sigma)
 
 
 def make_training(
@@ -240,6 +200,10 @@ def make_training(
     bf16: bool = False,
     norm: str = "batch",
     loss: str = "cross_entropy",
+    schedule: str = "constant",
+    warmup: int = 0,
+    augment: str = "none",
+    stop_at_loss: float | None = None,
 ) -> Training:
     """A training with defaults filled in, in the one spelling that its name depends on.
 
@@ -269,6 +233,13 @@ def make_training(
       others (None: all). `trace_images`, `trace_probes`: images and random vectors for the trace
       of the Hessian (0: no trace). `barriers`: measure the loss barrier between the weights where
       the noise begins and the clean ones of each measured epoch after.
+    - `schedule` of the learning rate, as `rates` has it: constant, cosine, step:EPOCH,…:FACTOR;
+      `warmup`: epochs in which it rises. Both act at every step.
+    - `augment`: flip (half of the images are mirrored) or flip_crop (and shifted by up to an eighth
+      of their side), drawn by (seed, epoch, image). What is measured are plain images.
+    - `stop_at_loss`: the training ends after the first measured epoch whose training loss is at
+      most this: on all images, at the cleanest weights with statistics of their own, not the
+      running mean, which is late and noisy. All images are used at every measured epoch then.
     - `optimizer`: sgd or adamw. `channels_last`, `bf16` (autocast): how it is computed. A machine
       that announces AMX but does not allow it kills bf16 with SIGILL, unless the variable
       ONEDNN_MAX_CPU_ISA is AVX512_CORE_BF16 or less.
@@ -277,15 +248,15 @@ def make_training(
     one_of("model", model, WIDTHS)
     one_of("method", method, TRAINED)
     epochs, batch = whole("epochs", epochs, 1), whole("batch", batch, 1)
-    images, micro = _maybe("images", images, 1), _maybe("micro", micro, 1)
-    _check_images(data, images, batch, micro)
-    strength = _strength(method, sigma)
+    images, micro = maybe("images", images, 1), maybe("micro", micro, 1)
+    check_images(data, images, batch, micro)
+    strength = strength_of(method, sigma)
     noise_start = whole("noise_start", noise_start, 0) if strength else 0
-    noise_stop = _maybe("noise_stop", noise_stop, 1) if strength else None
-    _check_window(epochs, noise_start, noise_stop)
+    noise_stop = maybe("noise_stop", noise_stop, 1) if strength else None
+    check_window(epochs, noise_start, noise_stop)
     stop = None if noise_stop == epochs else noise_stop
-    measured = _check_measure(measure, epochs)
-    trace_images, trace_probes = _check_trace(trace_images, trace_probes)
+    measured = checked_measure(measure, epochs)
+    trace_images, trace_probes = checked_trace(trace_images, trace_probes)
     on_weights = bool(TRAINED[method].taps)
     return Training(
         data=data,
@@ -297,7 +268,7 @@ def make_training(
         seed=whole("seed", seed, 0),
         measure=tuple(sorted(measured | _turns(epochs, noise_start, stop))),
         images=images,
-        size=_maybe("size", size, 1),
+        size=maybe("size", size, 1),
         optimizer=one_of("optimizer", optimizer, OPTIMIZERS),
         lr=number("lr", lr, 0, above=True),
         momentum=number("momentum", momentum, 0, 1) if optimizer == "sgd" else 0.9,
@@ -310,12 +281,16 @@ def make_training(
         noise_stop=stop,
         noisy=one_of("noisy", noisy, NOISY) if on_weights else "all",
         validation=bool(validation),
-        test_images=_maybe("test_images", test_images, 1),
+        test_images=maybe("test_images", test_images, 1),
         trace_images=trace_images,
         trace_probes=trace_probes,
         barriers=bool(barriers),
         channels_last=bool(channels_last),
         bf16=bool(bf16),
-        norm=_norm(model, norm),
+        norm=norm_of(model, norm),
         loss=one_of("loss", loss, LOSSES),
+        schedule=checked_schedule(schedule, epochs),
+        warmup=checked_warmup(warmup, epochs),
+        augment=one_of("augment", augment, AUGMENTATIONS),
+        stop_at_loss=None if stop_at_loss is None else number("stop_at_loss", stop_at_loss, 0),
     )

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from antipgd.paper.methods import TRAINED
+from antipgd.paper.networks.augmenting import changed, epoch_changes
 from antipgd.paper.networks.checkpoint import Checkpoints
 from antipgd.paper.networks.evaluate import Evaluator, Tick, point, saved_weights, weights_of
 from antipgd.paper.networks.examples import Examples, corrupted, epoch_order, make_examples
-from antipgd.paper.networks.gradients import GRADIENTS, micro_batches
+from antipgd.paper.networks.gradients import GRADIENTS, Batch, micro_batches
 from antipgd.paper.networks.logs import Log, write_log
 from antipgd.paper.networks.machine import (
     check_device,
@@ -30,6 +30,7 @@ from antipgd.paper.networks.machine import (
     reproducible,
 )
 from antipgd.paper.networks.models import make_network
+from antipgd.paper.networks.optimizing import make_optimizer, set_rate
 from antipgd.paper.networks.ranks import Ranks, join
 from antipgd.paper.networks.spec import Training
 from antipgd.paper.record import Point, Record
@@ -52,16 +53,6 @@ class Progress:
     points: list[Point] = field(default_factory=list)
     before: dict[str, Any] | None = None  # weights where the noise begins, for barriers
     diverged_at: int | None = None
-
-
-def make_optimizer(spec: Training, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a training, by names, so that the noise knows the parameters."""
-    parameters = model.named_parameters()
-    if spec.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=spec.weight_decay, fused=True)
-    return torch.optim.SGD(
-        parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True
-    )
 
 
 class Trainer:
@@ -97,8 +88,11 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether all epochs are behind, or it diverged."""
-        return self.progress.epoch == self.spec.epochs or self.progress.diverged_at is not None
+        """Whether all epochs are behind, or it diverged, or its loss is as low as was asked."""
+        progress = self.progress
+        if progress.epoch == self.spec.epochs or progress.diverged_at is not None:
+            return True
+        return progress.step == 0 and self.spec.stops_at(progress.points, progress.epoch)
 
     # Checkpoints
 
@@ -156,15 +150,25 @@ class Trainer:
             self.noise.stop(remove=self.noise.removable)
             self.noise = None
 
-    def _step(self, rows: torch.Tensor, labels: torch.Tensor, noisy: bool) -> tuple[float, int]:
-        spec = self.spec
-        batch = self.examples.train[0][rows], labels[rows]
+    def _step(self, batch: Batch, noisy: bool) -> tuple[float, int]:
+        spec, progress = self.spec, self.progress
+        step = progress.epoch * self.steps_per_epoch + progress.step
+        set_rate(self.optimizer, spec, step, self.steps_per_epoch)
         parts = micro_batches(batch, spec.micro)
         gradient = GRADIENTS[TRAINED[spec.method].gradient if noisy else "plain"]
         found = gradient(self.model, parts, spec.sigma, self.ranks, loss=spec.loss, bf16=spec.bf16)
         if math.isfinite(found[0]):
             self.optimizer.step()
         return found
+
+    def _images(self, epoch: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The images of some rows, as this epoch has them."""
+        spec, images = self.spec, self.examples.train[0]
+        if spec.augment == "none":
+            return lambda rows: images[rows]
+        side = self.examples.shape[1:]
+        changes = epoch_changes(spec.augment, spec.seed, epoch, len(images), side)
+        return lambda rows: changed(images[rows], changes.of(rows))
 
     def steps(self) -> Iterator[float]:
         """The rest of this epoch, its loss after every step; ends where that is not finite."""
@@ -178,9 +182,10 @@ class Trainer:
         if noisy and spec.method == "label":
             labels = corrupted(labels, spec.sigma, self.examples.classes, spec.seed, epoch)
         order = epoch_order(spec.seed, epoch, len(labels))
+        images = self._images(epoch)
         while progress.step < self.steps_per_epoch:
             rows = order[progress.step * spec.batch :][: spec.batch]
-            loss, right = self._step(rows, labels, noisy)
+            loss, right = self._step((images(rows), labels[rows]), noisy)
             if not math.isfinite(loss):
                 self._diverge(epoch)
                 return
