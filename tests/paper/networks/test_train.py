@@ -62,7 +62,7 @@ def by_hand(run, examples):
     weights = dict(network.named_parameters())
     images, truth = examples.train
     velocity = {name: torch.zeros_like(p) for name, p in weights.items()}
-    noise = {name: torch.zeros_like(p) for name, p in weights.items()}
+    carried = {name: torch.zeros_like(p) for name, p in weights.items()}
     n = 0
 
     def gradients(rows, labels):
@@ -91,19 +91,29 @@ def by_hand(run, examples):
                 velocity[name] = run.momentum * velocity[name] + g[name]
                 with torch.no_grad():
                     p -= run.lr * velocity[name]
-                    if run.taps:
-                        xi = draws(run.seed, name, n, 0, p.numel())
-                        xi = run.sigma * torch.from_numpy(xi).view(p.shape)
-                        p += xi - (noise[name] if run.method == "anti" else 0)
-                        noise[name] = xi
-    clean = run.method == "anti"
-    return {name: p.detach() - (noise[name] if clean else 0) for name, p in weights.items()}
+                    for j, tap in enumerate(run.taps):
+                        xi = draws(run.seed, name, n - j, 0, p.numel()) if n > j else 0 * p.numpy()
+                        eps = run.sigma * tap * torch.as_tensor(xi).view(p.shape)
+                        p += eps
+                        carried[name] += eps
+    clean = sum(run.taps) == 0
+    return {name: p.detach() - (carried[name] if clean else 0) for name, p in weights.items()}
 
 
 @pytest.mark.parametrize("method", ["gd", "anti", "pgd", "label", "sam"])
 def test_each_method_is_what_a_plain_loop_computes(method, tmp_path):
     run = spec(method, "mlp", sigma=0.3 if method == "label" else 0.02)
     assert train(run, tmp_path).status == "ok"
+    found = last_weights(tmp_path, run)
+    for name, expected in by_hand(run, make_examples(run)).items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("taps", [(1, -0.5), (1, -2, 1), (0.5, 0.5), (1,)])
+def test_noise_of_any_taps_is_what_a_plain_loop_computes(taps, tmp_path):
+    run = spec("noise", "mlp", taps=taps)
+    record = train(run, tmp_path)
+    assert places(record, 3) == ["running", "w", "z"] if sum(taps) == 0 else ["running", "w"]
     found = last_weights(tmp_path, run)
     for name, expected in by_hand(run, make_examples(run)).items():
         torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-5)

@@ -8,12 +8,15 @@ from typing import Any
 
 from antipgd.checks import one_of, whole
 from antipgd.noise.injection import check_sigma
-from antipgd.paper.methods import TRAINED
+from antipgd.noise.taps import ANTI, Taps, as_taps, telescopes
+from antipgd.paper.methods import TRAINABLE
 from antipgd.paper.networks.data import DATA_SETS
 
 WIDTHS = {"resnet18": 64, "cnn": 16, "mlp": 64}  # by default
 LOSSES = ("cross_entropy", "squared")
 AUGMENTATIONS = ("none", "flip", "flip_crop")
+DRAWN = ("two_point", "trace_penalty")  # gradients that take draws of their own
+FORMS = ("weights", "forward")
 NORMS = ("batch", "group", "none")
 OPTIMIZERS = ("sgd", "adamw")
 NOISY = ("all", "no_norms")
@@ -79,10 +82,36 @@ def checked_trace(images: int, probes: int) -> tuple[int, int]:
 
 def strength_of(method: str, sigma: float) -> float:
     """σ of a method that has one; for `label` a probability."""
-    if not TRAINED[method].has_sigma:
+    if not TRAINABLE[method].has_sigma:
         return 0.0
     if check_sigma(sigma) == 0:
         raise ValueError(f"method {method!r} needs sigma > 0; got {sigma!r}")
     if method == "label" and sigma > 1:
         raise ValueError(f"sigma is a probability for method 'label'; got {sigma!r}")
     return float(sigma)
+
+
+def colour_of(method: str, taps: Iterable[float] | None) -> Taps:
+    """The taps of method `noise` where they are not the usual ones; no other takes any."""
+    if taps is None:
+        return ()
+    if method != "noise":
+        raise ValueError(f"taps are for method 'noise'; got taps={taps!r} for {method!r}")
+    given = as_taps(taps)
+    return () if given == ANTI else given
+
+
+def form_of(form: str, taps: Taps) -> str:
+    """The form of noise with these taps; one spelling where there is none."""
+    one_of("form", form, FORMS)
+    if form == "forward" and taps and not telescopes(taps):
+        raise ValueError(
+            f"form 'forward' needs taps that sum to zero, else the weights would carry noise; "
+            f"got taps={taps}"
+        )
+    return form if taps else "weights"
+
+
+def turns(epochs: int, noise_start: int, noise_stop: int | None) -> set[int]:
+    """The epochs that are always measured: where the noise begins and ends, and the last."""
+    return {epoch for epoch in (noise_start, noise_stop, epochs) if epoch}

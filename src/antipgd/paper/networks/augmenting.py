@@ -4,6 +4,7 @@ What happens to an image is a function of (seed, epoch, image), so methods share
 can be made again. What is measured, BatchNorm's statistics too, is measured on plain images.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from antipgd.noise.stream import stream_key, stream_words
+from antipgd.paper.networks.spec import Training
 
 _NAME = "network augmentation"  # in the stream that also has the order of an epoch
 _MARGIN = 8  # an image is shifted by up to an eighth of its side: 4 pixels of 32
@@ -73,3 +75,12 @@ def changed(images: Tensor, changes: Changes) -> Tensor:
     last = images.is_contiguous(memory_format=torch.channels_last)
     layout = torch.channels_last if last else torch.contiguous_format
     return found.contiguous(memory_format=layout)
+
+
+def epoch_images(spec: Training, images: Tensor, epoch: int) -> Callable[[Tensor], Tensor]:
+    """Rows → these of the images, as an epoch of a training has them."""
+    if spec.augment == "none":
+        return lambda rows: images[rows]
+    side = images.shape[2], images.shape[3]
+    changes = epoch_changes(spec.augment, spec.seed, epoch, len(images), side)
+    return lambda rows: changed(images[rows], changes.of(rows))

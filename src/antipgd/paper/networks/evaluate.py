@@ -8,8 +8,8 @@ statistics and random generators are left as found.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from antipgd.flatness.state import evaluating
 from antipgd.paper.networks.examples import Examples
 from antipgd.paper.networks.gradients import Batch, norms_of
 from antipgd.paper.networks.losses import LOSSES
+from antipgd.paper.networks.noising import as_they_are, noisy_weights
 from antipgd.paper.networks.spec import MEASURES, Training
 from antipgd.paper.record import Point
 from antipgd.torch import Noise
@@ -133,9 +134,17 @@ class Evaluator:
         cleanest = partial(self._cleanest, barrier=barrier)
         if noise is None or not noise.removable:
             return self._rows(epoch, "w", cleanest, tick)
-        rows = self._rows(epoch, "w", self._losses, tick)
+        with noisy_weights(noise):
+            rows = self._rows(epoch, "w", self._losses, tick)
         with noise.clean():
             return rows + self._rows(epoch, "z", cleanest, tick)
+
+    def averaged(self, epoch: int, noise: Noise | None, average: Weights) -> list[Point]:
+        """The row of the averaged weights, with statistics of their own."""
+        batches = statistics_batches(self._spec, self._examples.train)
+        estimated = recalibrated(self._model, batches) if self._normed else nullcontext()
+        with as_they_are(noise), _placed(self._model, average), estimated:
+            return [point(epoch, "ema", self._cleanest(epoch, {}))]
 
     def _barrier(self, before: Weights, noise: Noise | None) -> float:
         now = clean_weights(self._model, noise)
@@ -181,6 +190,17 @@ def _set_weights(model: nn.Module, weights: Weights) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
+
+
+@contextmanager
+def _placed(model: nn.Module, weights: Weights) -> Iterator[None]:
+    """Inside, the model has these weights."""
+    kept = weights_of(model)
+    try:
+        _set_weights(model, weights)
+        yield
+    finally:
+        _set_weights(model, kept)
 
 
 def barrier(

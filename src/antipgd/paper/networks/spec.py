@@ -12,21 +12,8 @@ from typing import Any
 from antipgd.checks import number, one_of, whole
 from antipgd.noise.laws import as_law
 from antipgd.noise.taps import Taps, telescopes
-from antipgd.paper.methods import TRAINED
-from antipgd.paper.networks.accepted import (
-    AUGMENTATIONS,
-    LOSSES,
-    NOISY,
-    OPTIMIZERS,
-    WIDTHS,
-    check_images,
-    check_window,
-    checked_measure,
-    checked_trace,
-    maybe,
-    norm_of,
-    strength_of,
-)
+from antipgd.paper.methods import TRAINABLE
+from antipgd.paper.networks import accepted
 from antipgd.paper.networks.data import DATA_SETS
 from antipgd.paper.networks.rates import checked_schedule, checked_warmup
 from antipgd.paper.record import Point, canonical, name_of
@@ -40,7 +27,7 @@ MEASURES = (
     "train_loss", "train_accuracy", "test_loss", "test_accuracy", "trace", "trace_sem",
     "scaled_trace", "scaled_trace_sem", "norm", "barrier",
 )  # fmt: skip
-PLACES = ("w", "z", "w_bn", "z_bn", "running")
+PLACES = ("w", "z", "w_bn", "z_bn", "running", "ema")
 
 
 @dataclass(frozen=True)
@@ -81,6 +68,9 @@ class Training:
     warmup: int = 0
     augment: str = "none"
     stop_at_loss: float | None = None
+    colour: Taps = ()
+    form: str = "weights"
+    ema: float = 0.0
 
     # What a store and a table ask of any run
 
@@ -101,7 +91,8 @@ class Training:
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> "Training":
         """A training from its parsed JSON."""
-        return cls(**{**values, "measure": tuple(values["measure"])})
+        tuples = {name: tuple(values.get(name, ())) for name in ("measure", "colour")}
+        return cls(**{**values, **tuples})
 
     @property
     def settings(self) -> tuple[tuple[str, Any], ...]:
@@ -122,7 +113,7 @@ class Training:
     @property
     def taps(self) -> Taps:
         """The colour of the noise on the weights, empty without any."""
-        return TRAINED[self.method].taps
+        return self.colour or TRAINABLE[self.method].taps
 
     @property
     def has_clean_weights(self) -> bool:
@@ -146,7 +137,7 @@ class Training:
     def measured_fully(self, epoch: int) -> bool:
         """Whether all images are used at a measured epoch: where the noise begins, where it is
         taken out, and at the end; everywhere if any of them may be the end."""
-        return self.stop_at_loss is not None or epoch in _turns(
+        return self.stop_at_loss is not None or epoch in accepted.turns(
             self.epochs, self.noise_start, self.noise_stop
         )
 
@@ -159,13 +150,9 @@ class Training:
             return None
         return replace(
             self, method="gd", epochs=self.noise_start, sigma=0.0, law="", relative=False,
-            noise_start=0, noise_stop=None, noisy="all", barriers=False,
+            noise_start=0, noise_stop=None, noisy="all", barriers=False, colour=(), form="weights",
             measure=tuple(epoch for epoch in self.measure if epoch <= self.noise_start),
         )  # fmt: skip
-
-
-def _turns(epochs: int, noise_start: int, noise_stop: int | None) -> set[int]:
-    return {epoch for epoch in (noise_start, noise_stop, epochs) if epoch}
 
 
 def make_training(
@@ -204,6 +191,9 @@ def make_training(
     warmup: int = 0,
     augment: str = "none",
     stop_at_loss: float | None = None,
+    taps: Iterable[float] | None = None,
+    form: str = "weights",
+    ema: float = 0.0,
 ) -> Training:
     """A training with defaults filled in, in the one spelling that its name depends on.
 
@@ -211,21 +201,22 @@ def make_training(
       drawn by the seed (None: all); `size`: side of the images, each pixel a mean (None: as they
       are).
     - `model`: resnet18, cnn, mlp; `width`: channels of the first stage, or hidden units. `norm`:
-      batch, group (at most 8 groups, of at least two channels) or none (the convolutions have
-      biases then, and begin with He's bounds, a residual branch with 1/√blocks of it). An mlp has
-      no norms: for it batch, the default, and none are the same training.
-    - `loss`: cross_entropy, or squared: ½‖f − y‖² of an image with y one-hot. It is what is
-      trained, measured, traced and walked over by barriers; `losses.loss_at_zero` is L(0).
-    - `method`: a name of `methods.TRAINED`. What makes gd of sgd is `batch` alone.
+      batch, group or none (`models` says how each begins); an mlp has none: for it batch, the
+      default, and none are the same. `loss`: cross_entropy or squared, ½‖f − y‖² with y one-hot.
+    - `method`: a name of `methods.TRAINABLE`. What makes gd of sgd is `batch` alone.
       `sigma`: standard deviation of the noise on the weights; for label the probability that a
       label is replaced by a uniform one, anew in every epoch; for sam the radius ρ of its ascent.
+      two_point takes the mean of the gradients at z + ξ and z − ξ, trace_penalty the gradient of
+      L + σ²/2 · tr H, by one probe of signs a step. `taps`: those of method noise, (1, −0.5) say.
     - `batch`: images per step. An epoch has ⌊images / batch⌋ steps in a fresh order; what remains
       is left out, so that all steps are alike. `micro`: a batch is computed in parts of this size,
       each with BatchNorm statistics of its own, as on several GPUs (7500 = 5 × 1500).
     - `noise_start`, `noise_stop`: the noise acts in epochs start < e ≤ stop (None: to the end).
       After `noise_stop` the draw is taken out of the weights, where taps allow it. `relative`:
       sigma is in units of each tensor's root mean square when the noise begins. `noisy`: all
-      weights, or no_norms for all but those of BatchNorm.
+      weights, or no_norms for all but those of norms. `form`: weights (they carry the noise), or
+      forward (they are z, and training passes read w).
+      `ema`: decay a step of an average of the weights, measured at the place "ema" (0: none).
     - `validation`: a fifth of every class of the training images is held out, and is what stands
       for the test images.
     - `measure`: epochs after which it is measured; those where the noise begins and ends, and the
@@ -233,64 +224,68 @@ def make_training(
       others (None: all). `trace_images`, `trace_probes`: images and random vectors for the trace
       of the Hessian (0: no trace). `barriers`: measure the loss barrier between the weights where
       the noise begins and the clean ones of each measured epoch after.
-    - `schedule` of the learning rate, as `rates` has it: constant, cosine, step:EPOCH,…:FACTOR;
-      `warmup`: epochs in which it rises. Both act at every step.
-    - `augment`: flip (half of the images are mirrored) or flip_crop (and shifted by up to an eighth
-      of their side), drawn by (seed, epoch, image). What is measured are plain images.
     - `stop_at_loss`: the training ends after the first measured epoch whose training loss is at
-      most this: on all images, at the cleanest weights with statistics of their own, not the
-      running mean, which is late and noisy. All images are used at every measured epoch then.
+      most this, on all images (then used at every measured epoch), at the cleanest weights with
+      statistics of their own; the running mean would be late, and noisy.
+    - `schedule` and `warmup` epochs of the learning rate, as `rates` has them; `augment`: none,
+      flip, or flip_crop, as `augmenting` has them.
     - `optimizer`: sgd or adamw. `channels_last`, `bf16` (autocast): how it is computed. A machine
       that announces AMX but does not allow it kills bf16 with SIGILL, unless the variable
       ONEDNN_MAX_CPU_ISA is AVX512_CORE_BF16 or less.
     """
     one_of("data", data, DATA_SETS)
-    one_of("model", model, WIDTHS)
-    one_of("method", method, TRAINED)
+    one_of("model", model, accepted.WIDTHS)
+    one_of("method", method, TRAINABLE)
     epochs, batch = whole("epochs", epochs, 1), whole("batch", batch, 1)
-    images, micro = maybe("images", images, 1), maybe("micro", micro, 1)
-    check_images(data, images, batch, micro)
-    strength = strength_of(method, sigma)
+    images, micro = accepted.maybe("images", images, 1), accepted.maybe("micro", micro, 1)
+    accepted.check_images(data, images, batch, micro)
+    strength = accepted.strength_of(method, sigma)
     noise_start = whole("noise_start", noise_start, 0) if strength else 0
-    noise_stop = maybe("noise_stop", noise_stop, 1) if strength else None
-    check_window(epochs, noise_start, noise_stop)
+    noise_stop = accepted.maybe("noise_stop", noise_stop, 1) if strength else None
+    accepted.check_window(epochs, noise_start, noise_stop)
     stop = None if noise_stop == epochs else noise_stop
-    measured = checked_measure(measure, epochs)
-    trace_images, trace_probes = checked_trace(trace_images, trace_probes)
-    on_weights = bool(TRAINED[method].taps)
+    measured = accepted.checked_measure(measure, epochs)
+    trace_images, trace_probes = accepted.checked_trace(trace_images, trace_probes)
+    kind, colour = TRAINABLE[method], accepted.colour_of(method, taps)
+    on_weights, drawn = bool(kind.taps), kind.gradient in accepted.DRAWN
+    if relative and drawn:
+        raise ValueError(f"relative is for noise on the weights; got it for method {method!r}")
     return Training(
         data=data,
         model=model,
-        width=whole("width", WIDTHS[model] if width is None else width, 1),
+        width=whole("width", accepted.WIDTHS[model] if width is None else width, 1),
         method=method,
         batch=batch,
         epochs=epochs,
         seed=whole("seed", seed, 0),
-        measure=tuple(sorted(measured | _turns(epochs, noise_start, stop))),
+        measure=tuple(sorted(measured | accepted.turns(epochs, noise_start, stop))),
         images=images,
-        size=maybe("size", size, 1),
-        optimizer=one_of("optimizer", optimizer, OPTIMIZERS),
+        size=accepted.maybe("size", size, 1),
+        optimizer=one_of("optimizer", optimizer, accepted.OPTIMIZERS),
         lr=number("lr", lr, 0, above=True),
         momentum=number("momentum", momentum, 0, 1) if optimizer == "sgd" else 0.9,
         weight_decay=number("weight_decay", weight_decay, 0),
         micro=None if micro == batch else micro,
         sigma=strength,
-        law=str(as_law(law)) if on_weights else "",
+        law=str(as_law(law)) if on_weights or kind.gradient == "two_point" else "",
         relative=bool(relative) and on_weights,
         noise_start=noise_start,
         noise_stop=stop,
-        noisy=one_of("noisy", noisy, NOISY) if on_weights else "all",
+        noisy=one_of("noisy", noisy, accepted.NOISY) if on_weights or drawn else "all",
         validation=bool(validation),
-        test_images=maybe("test_images", test_images, 1),
+        test_images=accepted.maybe("test_images", test_images, 1),
         trace_images=trace_images,
         trace_probes=trace_probes,
         barriers=bool(barriers),
         channels_last=bool(channels_last),
         bf16=bool(bf16),
-        norm=norm_of(model, norm),
-        loss=one_of("loss", loss, LOSSES),
+        norm=accepted.norm_of(model, norm),
+        loss=one_of("loss", loss, accepted.LOSSES),
         schedule=checked_schedule(schedule, epochs),
         warmup=checked_warmup(warmup, epochs),
-        augment=one_of("augment", augment, AUGMENTATIONS),
+        augment=one_of("augment", augment, accepted.AUGMENTATIONS),
+        colour=colour,
+        form=accepted.form_of(form, colour or kind.taps),
+        ema=number("ema", ema, 0, 1),
         stop_at_loss=None if stop_at_loss is None else number("stop_at_loss", stop_at_loss, 0),
     )
