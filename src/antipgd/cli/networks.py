@@ -8,7 +8,7 @@ from typing import Any
 
 from antipgd.cli.usage import SCALE_NAMES, UsageError, check_results, check_threads, say, words
 from antipgd.noise.laws import accepted_laws
-from antipgd.paper.methods import TRAINED
+from antipgd.paper.methods import TRAINABLE
 
 
 def add_commands(commands: Any) -> None:
@@ -188,6 +188,13 @@ def _write_figures(figures: Mapping[str, Any], folder: Path) -> None:
         say(f"{name}: not drawn, one of its arms has no training yet")
 
 
+def _taps(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(tap) for tap in text.split(","))
+    except ValueError:
+        raise UsageError(f"--taps takes numbers such as --taps=1,-0.9; got {text!r}") from None
+
+
 # option: (type, help); their defaults are those of `make_training`
 _NUMBERS: dict[str, tuple[Any, str]] = {
     "images": (int, "training images, as many of every class (default: all)"),
@@ -196,8 +203,12 @@ _NUMBERS: dict[str, tuple[Any, str]] = {
     "lr": (float, "learning rate (default: 0.05)"),
     "momentum": (float, "of sgd (default: 0.9)"),
     "weight-decay": (float, "default: 0"),
+    "warmup": (int, "epochs in which the learning rate rises, step by step (default: 0)"),
+    "stop-at-loss": (float, "ends after the first measured epoch with no more training loss"),
     "micro": (int, "computes a batch in parts of this size, each with its own BatchNorm"),
     "sigma": (float, "standard deviation of the noise; for label a probability, for sam rho"),
+    "taps": (_taps, "colour of method noise, such as 1,-0.5 (default: 1,-1)"),
+    "ema": (float, "decay a step of an average of the weights, measured at 'ema' (default: none)"),
     "noise-start": (int, "noise acts after this epoch (default: 0)"),
     "noise-stop": (int, "noise is taken out after this epoch (default: left on)"),
     "test-images": (
@@ -210,6 +221,10 @@ _NUMBERS: dict[str, tuple[Any, str]] = {
 
 _WORDS = {
     "law": accepted_laws(),
+    "loss": "cross_entropy (default) or squared, half the square of f - y with y one-hot",
+    "schedule": "of the learning rate: constant (default), cosine, or step:EPOCH,...:FACTOR",
+    "augment": "none (default), flip, or flip_crop, which shifts by up to an eighth of the side",
+    "form": "weights (default: they carry the noise) or forward (training passes read it)",
     "norm": "batch (default), group or none, after the convolutions of resnet18 and cnn",
 }
 
@@ -224,7 +239,7 @@ def _add_train(commands: Any) -> None:
     add = parser.add_argument
     add("--data", required=True, help="a data set; `antipgd data` lists them")
     add("--model", default="cnn", help="resnet18, cnn or mlp (default: cnn)")
-    add("--method", required=True, help=", ".join(TRAINED))
+    add("--method", required=True, help=", ".join(TRAINABLE))
     add("--optimizer", default="sgd", help="sgd or adamw")
     add("--batch", type=int, required=True)
     add("--epochs", type=int, required=True)
@@ -317,6 +332,8 @@ def _show(record: Any) -> None:
     """The last measurements, by place."""
     if record.status == "diverged":
         print(f"diverged in epoch {record.diverged_at}")
+    elif record.points[-1][0] < record.run.epochs:
+        print(f"stopped after epoch {record.points[-1][0]}: its training loss is low enough")
     last = max((row[0] for row in record.points if row[1] != "running"), default=None)
     for row in record.points:
         if row[0] == last and row[1] != "running":

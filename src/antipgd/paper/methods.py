@@ -13,7 +13,9 @@ class Method:
     """One method. `taps` are those of its noise on the weights, empty without any.
 
     `batches`: its gradient is that of a mini-batch. `labels`: there is noise on the labels.
-    `gradient` is "plain" where it is taken at the weights, "sam" at the top of SAM's ascent.
+    `gradient` is "plain" where it is taken at the weights, "sam" at the top of SAM's ascent,
+    "two_point" the mean of those at z ± ξ, "trace_penalty" that of L + σ²/2 · tr H. `compared`: an
+    arm of the network experiments at any scale.
     """
 
     legend: str
@@ -24,6 +26,7 @@ class Method:
     gradient: str = "plain"
     simulated: bool = True
     trained: bool = True
+    compared: bool = True
 
     @property
     def draws(self) -> bool:
@@ -43,8 +46,13 @@ METHODS = {
     "anti": Method("Anti-PGD", "#1f6fb4", ANTI),
     "antisgd": Method("Anti-SGD", "#17968a", ANTI, batches=True),
     "label": Method("label noise", "#7a4fa3", labels=True),
-    "noise": Method("noise", "#b0568f", ANTI, trained=False),  # of any taps
+    "noise": Method("noise", "#b0568f", ANTI, compared=False),  # of any taps
     "sam": Method("SAM", "#8a6d3b", gradient="sam", simulated=False),
-}
+    "two_point": Method("two-point", "#3d7a3f", gradient="two_point", simulated=False,
+                        compared=False),
+    "trace_penalty": Method("trace penalty", "#a88fd0", gradient="trace_penalty", simulated=False,
+                            compared=False),
+}  # fmt: skip
 SIMULATED = {name: method for name, method in METHODS.items() if method.simulated}
-TRAINED = {name: method for name, method in METHODS.items() if method.trained}
+TRAINABLE = {name: method for name, method in METHODS.items() if method.trained}
+TRAINED = {name: method for name, method in TRAINABLE.items() if method.compared}

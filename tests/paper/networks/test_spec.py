@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from antipgd.flatness.planning import MIN_PRODUCTS
+from antipgd.paper.networks.accepted import LEAST_PROBES
 from antipgd.paper.networks.data import DATA_SETS, load
 from antipgd.paper.networks.data.cifar10 import CIFAR10
 from antipgd.paper.networks.spec import (
-    LEAST_PROBES,
     MEASURES,
     Training,
     make_training,
@@ -35,7 +35,14 @@ def point(epoch, place, value):
 
 
 def test_a_training_survives_json_and_keeps_its_name():
-    for one in (spec(), spec("gd"), spec("label", noise_stop=7, measure=(1, 3)), spec("sam")):
+    for one in (
+        spec(),
+        spec("gd"),
+        spec("noise", taps=(1, -0.5), ema=0.9),
+        spec("two_point"),
+        spec("label", noise_stop=7, measure=(1, 3)),
+        spec("sam"),
+    ):
         again = Training.from_plain(json.loads(one.canonical()))
         assert again == one
         assert again.name == one.name
@@ -72,13 +79,21 @@ def test_the_name_depends_on_every_part():
         spec(bf16=True).name,
         spec(norm="group").name,
         spec(norm="none").name,
+        spec(loss="squared").name,
+        *(spec(method).name for method in ("noise", "two_point", "trace_penalty")),
+        spec("noise", taps=(1, -0.5)).name,
+        spec("noise", form="forward").name,
+        spec(form="forward").name,
+        spec(ema=0.9).name,
+        spec(augment="flip").name,
+        spec(stop_at_loss=0.1).name,
         spec(width=8).name,
         spec(seed=1).name,
         spec(epochs=11).name,
         spec(size=None).name,
         spec(images=None).name,
     }
-    assert len(names) == 32
+    assert len(names) == 42
 
 
 def test_one_training_has_one_spelling():
@@ -87,6 +102,8 @@ def test_one_training_has_one_spelling():
     assert spec(micro=714) == spec()
     assert spec("label", law="rademacher", noisy="no_norms") == spec("label")
     assert spec(optimizer="adamw", momentum=0.3) == spec(optimizer="adamw")
+    assert spec("noise", taps=(1, -1)) == spec("noise")
+    assert spec("gd", form="forward") == spec("gd")
     mlp = {"batch": 50, "epochs": 3, "seed": 0}
     assert make_training("digits", "mlp", "gd", norm="none", **mlp) == make_training(
         "digits", "mlp", "gd", **mlp
@@ -104,8 +121,10 @@ def test_when_it_is_measured():
 def test_the_noise_free_beginning_is_a_training_of_its_own():
     assert spec().prefix() is None
     before = spec("gd", epochs=4, measure=(1,))
-    for method in ("anti", "pgd", "label"):
+    for method in ("anti", "pgd", "label", "noise", "two_point", "trace_penalty"):
         assert spec(method, noise_start=4, noise_stop=8, measure=(1, 6)).prefix() == before
+    forward = spec("noise", taps=(1, -2, 1), form="forward", noise_start=4, measure=(1,))
+    assert forward.prefix() == before
 
 
 @pytest.mark.parametrize(
@@ -116,6 +135,15 @@ def test_the_noise_free_beginning_is_a_training_of_its_own():
         ({"model": "resnet"}, "unknown model 'resnet'; did you mean 'resnet18'?"),
         ({"optimizer": "adam"}, "unknown optimizer 'adam'"),
         ({"noisy": "some"}, "unknown noisy 'some'"),
+        ({"loss": "mse"}, "unknown loss 'mse'; accepted: cross_entropy, squared"),
+        ({"taps": (1, -0.5)}, "taps are for method 'noise'; got taps=(1, -0.5) for 'anti'"),
+        ({"method": "noise", "taps": ()}, "taps must be one or more finite numbers"),
+        ({"method": "noise", "taps": (1, -0.5), "form": "forward"}, "needs taps that sum to zero"),
+        ({"method": "pgd", "form": "forward"}, "sum to zero, else the weights would carry noise"),
+        ({"form": "passes"}, "unknown form 'passes'; accepted: weights, forward"),
+        ({"ema": 1.0}, "ema must be a finite number >= 0 and < 1; got 1.0"),
+        ({"method": "two_point", "relative": True}, "relative is for noise on the weights"),
+        ({"method": "two_point", "sigma": 0}, "method 'two_point' needs sigma > 0; got 0"),
         ({"norm": "layer"}, "unknown norm 'layer'; accepted: batch, group, none"),
         ({"model": "mlp", "norm": "group"}, "an mlp has no norms: norm must be none"),
         ({"lr": 0}, "lr must be a finite number > 0; got 0"),

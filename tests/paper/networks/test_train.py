@@ -46,18 +46,28 @@ def last_weights(tmp_path, run, name="clean-at-end"):
 # Against plain loops
 
 
+def half_square(outputs, labels):
+    """One image after another, one class after another."""
+    total = 0.0
+    for output, label in zip(outputs, labels.tolist(), strict=True):
+        for k, value in enumerate(output):
+            total = total + (value - float(k == label)) ** 2 / 2
+    return total / len(labels)
+
+
 def by_hand(run, examples):
     """Weights, and clean weights, of a training without BatchNorm, written out."""
+    loss = half_square if run.loss == "squared" else cross_entropy
     network = make_network(run.model, run.width, examples.shape, examples.classes, run.seed)
     weights = dict(network.named_parameters())
     images, truth = examples.train
     velocity = {name: torch.zeros_like(p) for name, p in weights.items()}
-    noise = {name: torch.zeros_like(p) for name, p in weights.items()}
+    carried = {name: torch.zeros_like(p) for name, p in weights.items()}
     n = 0
 
     def gradients(rows, labels):
         network.zero_grad()
-        cross_entropy(network(images[rows]), labels[rows]).backward()
+        loss(network(images[rows]), labels[rows]).backward()
         return {name: p.grad.clone() for name, p in weights.items()}
 
     for epoch in range(1, run.epochs + 1):
@@ -81,18 +91,37 @@ def by_hand(run, examples):
                 velocity[name] = run.momentum * velocity[name] + g[name]
                 with torch.no_grad():
                     p -= run.lr * velocity[name]
-                    if run.taps:
-                        xi = draws(run.seed, name, n, 0, p.numel())
-                        xi = run.sigma * torch.from_numpy(xi).view(p.shape)
-                        p += xi - (noise[name] if run.method == "anti" else 0)
-                        noise[name] = xi
-    clean = run.method == "anti"
-    return {name: p.detach() - (noise[name] if clean else 0) for name, p in weights.items()}
+                    for j, tap in enumerate(run.taps):
+                        xi = draws(run.seed, name, n - j, 0, p.numel()) if n > j else 0 * p.numpy()
+                        eps = run.sigma * tap * torch.as_tensor(xi).view(p.shape)
+                        p += eps
+                        carried[name] += eps
+    clean = sum(run.taps) == 0
+    return {name: p.detach() - (carried[name] if clean else 0) for name, p in weights.items()}
 
 
 @pytest.mark.parametrize("method", ["gd", "anti", "pgd", "label", "sam"])
 def test_each_method_is_what_a_plain_loop_computes(method, tmp_path):
     run = spec(method, "mlp", sigma=0.3 if method == "label" else 0.02)
+    assert train(run, tmp_path).status == "ok"
+    found = last_weights(tmp_path, run)
+    for name, expected in by_hand(run, make_examples(run)).items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("taps", [(1, -0.5), (1, -2, 1), (0.5, 0.5), (1,)])
+def test_noise_of_any_taps_is_what_a_plain_loop_computes(taps, tmp_path):
+    run = spec("noise", "mlp", taps=taps)
+    record = train(run, tmp_path)
+    assert places(record, 3) == ["running", "w", "z"] if sum(taps) == 0 else ["running", "w"]
+    found = last_weights(tmp_path, run)
+    for name, expected in by_hand(run, make_examples(run)).items():
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["anti", "label", "sam"])
+def test_methods_on_the_squared_loss(method, tmp_path):
+    run = spec(method, "mlp", loss="squared", epochs=2, sigma=0.3 if method == "label" else 0.02)
     assert train(run, tmp_path).status == "ok"
     found = last_weights(tmp_path, run)
     for name, expected in by_hand(run, make_examples(run)).items():
@@ -252,8 +281,9 @@ def test_measuring_leaves_everything_as_found():
     noise.stop()
 
 
-def test_traces_are_those_of_the_training_loss_at_z(tmp_path):
-    run = spec("anti", "mlp", width=3, epochs=1, trace_images=150, trace_probes=400)
+@pytest.mark.parametrize("kind", ["cross_entropy", "squared"])
+def test_traces_are_those_of_the_training_loss_at_z(kind, tmp_path):
+    run = spec("anti", "mlp", width=3, epochs=1, trace_images=150, trace_probes=400, loss=kind)
     record = train(run, tmp_path)
     found = dict(zip(run.measures, next(r for r in record.points if r[1] == "z")[2:], strict=True))
     examples, weights = make_examples(run), last_weights(tmp_path, run)
@@ -262,7 +292,9 @@ def test_traces_are_those_of_the_training_loss_at_z(tmp_path):
 
     def loss(changed):
         outputs = torch.func.functional_call(model, weights | changed, (images,))
-        return cross_entropy(outputs, labels)
+        target = torch.nn.functional.one_hot(labels).float()
+        squared = 0.5 * (outputs - target).square().sum(1).mean()
+        return squared if kind == "squared" else cross_entropy(outputs, labels)
 
     exact = scaled = 0.0
     for name, value in weights.items():
@@ -298,6 +330,13 @@ def test_a_barrier_is_the_height_of_the_hill_above_its_larger_end():
     assert barrier(model, start, end, data) == pytest.approx(height, rel=1e-6)
     assert barrier(model, start, start, data) == 0
     assert float(model.w.detach()) == pytest.approx(0.3)
+
+
+def test_a_barrier_of_the_squared_loss():
+    model, data = Hill(), (torch.zeros(4, 1), torch.zeros(4, dtype=torch.long))
+    start, end = {"w": torch.tensor(-1.0)}, {"w": torch.tensor(1.0)}
+    height = (2 + 1) ** 2 / 2 - 1 / 2  # f = (−2, 0) on top, (0, 0) at the ends, y = (1, 0)
+    assert barrier(model, start, end, data, loss="squared") == pytest.approx(height, rel=1e-6)
 
 
 def test_barriers_are_those_to_the_weights_where_the_noise_begins(tmp_path, monkeypatch):
@@ -530,3 +569,49 @@ def test_no_norms_leaves_out_group_norm(tmp_path):
     state, at_end = Checkpoints(tmp_path, run).load(), last_weights(tmp_path, run)
     moved = {name for name, w in state["model"].items() if not torch.equal(w, at_end[name])}
     assert moved == {"conv1.weight", "conv2.weight", "linear.weight", "linear.bias"}
+
+
+# Stopping at a loss
+
+
+def test_it_stops_after_the_first_measured_epoch_with_that_loss(tmp_path):
+    settings = {"epochs": 12, "measure": range(13), "test_images": 20, "lr": 0.2}
+    whole = train(spec("gd", **(settings | {"test_images": None})))
+    losses = dict(zip(*whole.column("train_loss", "w_bn"), strict=True))
+    wanted = (losses[7] + min(losses[e] for e in range(1, 7))) / 2
+    assert losses[7] < wanted < min(losses[e] for e in range(1, 7)), "choose another epoch"
+    run = spec("gd", stop_at_loss=float(wanted), **settings)
+    record = train(run, tmp_path)
+    assert record.status == "ok"
+    assert record.points[-1][0] == 7
+    for row in record.points:  # measured on all images, though few were asked for
+        assert row in whole.points
+    assert (tmp_path / run.name / "clean-at-end.pt").exists()
+    assert train(run, tmp_path) == record  # and it does not go on when asked again
+    sparse = spec("gd", stop_at_loss=float(wanted), **(settings | {"measure": (3, 9)}))
+    assert train(sparse).points[-1][0] == 9
+    never = train(spec("gd", stop_at_loss=0.0, **(settings | {"epochs": 2, "measure": ()})))
+    assert never.points[-1][0] == 2
+
+
+def test_it_stops_by_the_loss_at_the_clean_weights(tmp_path):
+    run = spec("anti", "mlp", sigma=0.1, epochs=3, measure=(1, 2, 3), momentum=0.0)
+    rows = {(row[0], row[1]): row[2] for row in train(run).points}
+    assert rows[1, "z"] < rows[1, "w"]
+    between = (rows[1, "z"] + rows[1, "w"]) / 2
+    stopped = spec("anti", "mlp", sigma=0.1, epochs=3, measure=(1, 2, 3), momentum=0.0,
+                   stop_at_loss=between)  # fmt: skip
+    assert train(stopped, tmp_path).points[-1][0] == 1
+
+
+def test_the_command_says_where_it_stopped(tmp_path, capsys):
+    options = ["--data", "digits", "--method", "gd", "--batch", "50", "--width", "4", "--images",
+               "200", "--epochs", "3", "--measure-every", "1", "--stop-at-loss", "9", "--schedule",
+               "cosine", "--warmup", "1", "--augment", "flip"]  # fmt: skip
+    assert main(["train", *options, "--out", str(tmp_path)]) == 0
+    assert "stopped after epoch 1: its training loss is low enough" in capsys.readouterr().out
+
+
+def test_a_loss_to_stop_at_is_a_number():
+    with pytest.raises(ValueError, match="stop_at_loss must be a finite number >= 0; got -1"):
+        spec(stop_at_loss=-1)

@@ -3,20 +3,21 @@
 import time
 from collections.abc import Iterable
 
-from antipgd.paper.methods import TRAINED
+from antipgd.paper.methods import TRAINABLE
 from antipgd.paper.networks.data import DATA_SETS
 from antipgd.paper.networks.extra import check_torch
 from antipgd.paper.networks.spec import Training
 
 _IMAGES, _TRIALS = 64, 3
+_PASSES = {"plain": 1, "sam": 2, "two_point": 2, "trace_penalty": 6}  # forward and backward
 
 
 def seconds_per_image(spec: Training) -> float:
     """Seconds that an image takes forward and backward, on one thread: the shortest of a few
     trials with noise for images; nothing is downloaded."""
     import torch
-    from torch.nn.functional import cross_entropy
 
+    from antipgd.paper.networks.losses import LOSSES
     from antipgd.paper.networks.machine import reproducible
     from antipgd.paper.networks.models import make_network
 
@@ -33,7 +34,7 @@ def seconds_per_image(spec: Training) -> float:
         for _ in range(_TRIALS):
             began = time.perf_counter()
             with torch.autocast("cpu", torch.bfloat16, enabled=spec.bf16):
-                loss = cross_entropy(model(images), labels)
+                loss = LOSSES[spec.loss](model(images), labels)
             loss.backward()
             took.append(time.perf_counter() - began)
     return min(took) / _IMAGES
@@ -74,8 +75,8 @@ def image_passes(spec: Training) -> float:
     A forward pass alone is a third of that, a product with the Hessian three of them.
     """
     images, held_out = _images(spec)
-    trained = images * spec.epochs * (1 if TRAINED[spec.method].gradient == "plain" else 2)
-    places = 4 if spec.taps else 2
+    trained = images * spec.epochs * _PASSES[TRAINABLE[spec.method].gradient]
+    places = (4 if spec.taps else 2) + bool(spec.ema)
     few = images + held_out if spec.test_images is None else 2 * spec.test_images
     seen = [images + held_out if spec.measured_fully(epoch) else few for epoch in spec.measure]
     measured = places * (sum(seen) + len(spec.measure) * min(images, 5000)) / 3

@@ -8,19 +8,21 @@ statistics and random generators are left as found.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from antipgd.flatness import hessian_trace, trace_at_equal_loss
 from antipgd.flatness.state import evaluating
 from antipgd.flatness.temperature import LOSS, UnreachableLossError
 from antipgd.paper.networks.examples import Examples
 from antipgd.paper.networks.gradients import Batch, norms_of
+from antipgd.paper.networks.losses import LOSSES
+from antipgd.paper.networks.noising import as_they_are, noisy_weights
 from antipgd.paper.networks.spec import EQUAL_LOSSES, MEASURES, Training, trace_at
 from antipgd.paper.record import Point
 from antipgd.torch import Noise
@@ -43,18 +45,23 @@ def _chunks(data: Batch, count: int | None, size: int) -> list[Batch]:
 
 
 def loss_and_accuracy(
-    model: nn.Module, data: Batch, count: int | None = None, *, bf16: bool = False
+    model: nn.Module,
+    data: Batch,
+    count: int | None = None,
+    *,
+    loss: str = "cross_entropy",
+    bf16: bool = False,
 ) -> tuple[float, float]:
-    """Mean cross-entropy and share of right answers on the first `count` images."""
-    loss, right, total = 0.0, 0, 0
+    """Mean loss and share of right answers on the first `count` images."""
+    summed, right, total = 0.0, 0, 0
     with evaluating(model), torch.inference_mode():
         for images, labels in _chunks(data, count, _CHUNK):
             with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16):
                 outputs = model(images)
-            loss += float(cross_entropy(outputs.float(), labels, reduction="sum"))
+            summed += float(LOSSES[loss](outputs.float(), labels, reduction="sum"))
             right += int((outputs.argmax(1) == labels).sum())
             total += len(labels)
-    return loss / total, right / total
+    return summed / total, right / total
 
 
 def statistics_batches(spec: Training, train: Batch) -> list[Tensor]:
@@ -68,7 +75,7 @@ def trace(spec: Training, model: nn.Module, train: Batch) -> dict[str, float]:
     """The Hessian's trace and the scale-normalised one, Σ_l ‖w_l‖² tr_l / n_l, with errors."""
 
     def loss(batch: Batch) -> Tensor:
-        return cross_entropy(model(batch[0]), batch[1])
+        return LOSSES[spec.loss](model(batch[0]), batch[1])
 
     found = hessian_trace(
         loss, model, _chunks(train, spec.trace_images, _TRACE_CHUNK), method="hutchinson",
@@ -111,8 +118,9 @@ class Evaluator:
     def _losses(self, epoch: int) -> dict[str, float]:
         spec, model = self._spec, self._model
         count = None if spec.measured_fully(epoch) else spec.test_images
-        train = loss_and_accuracy(model, self._examples.train, count, bf16=spec.bf16)
-        test = loss_and_accuracy(model, self._examples.test, count, bf16=spec.bf16)
+        how: dict[str, Any] = {"loss": spec.loss, "bf16": spec.bf16}
+        train = loss_and_accuracy(model, self._examples.train, count, **how)
+        test = loss_and_accuracy(model, self._examples.test, count, **how)
         return {"train_loss": train[0], "train_accuracy": train[1],
                 "test_loss": test[0], "test_accuracy": test[1], "norm": norm(model)}  # fmt: skip
 
@@ -145,15 +153,24 @@ class Evaluator:
         cleanest = partial(self._cleanest, barrier=barrier)
         if noise is None or not noise.removable:
             return self._rows(epoch, "w", cleanest, tick)
-        rows = self._rows(epoch, "w", self._losses, tick)
+        with noisy_weights(noise):
+            rows = self._rows(epoch, "w", self._losses, tick)
         with noise.clean():
             return rows + self._rows(epoch, "z", cleanest, tick)
+
+    def averaged(self, epoch: int, noise: Noise | None, average: Weights) -> list[Point]:
+        """The row of the averaged weights, with statistics of their own."""
+        batches = statistics_batches(self._spec, self._examples.train)
+        estimated = recalibrated(self._model, batches) if self._normed else nullcontext()
+        with as_they_are(noise), _placed(self._model, average), estimated:
+            return [point(epoch, "ema", self._cleanest(epoch, {}))]
 
     def _barrier(self, before: Weights, noise: Noise | None) -> float:
         now = clean_weights(self._model, noise)
         images, labels = self._examples.train
         few = images[:_BARRIER_IMAGES], labels[:_BARRIER_IMAGES]
-        return barrier(self._model, before, now, few, bf16=self._spec.bf16)
+        spec = self._spec
+        return barrier(self._model, before, now, few, loss=spec.loss, bf16=spec.bf16)
 
 
 def clean(noise: Noise | None) -> AbstractContextManager[None]:
@@ -194,6 +211,17 @@ def _set_weights(model: nn.Module, weights: Weights) -> None:
             parameter.copy_(weights[name])
 
 
+@contextmanager
+def _placed(model: nn.Module, weights: Weights) -> Iterator[None]:
+    """Inside, the model has these weights."""
+    kept = weights_of(model)
+    try:
+        _set_weights(model, weights)
+        yield
+    finally:
+        _set_weights(model, kept)
+
+
 def barrier(
     model: nn.Module,
     start: Weights,
@@ -201,6 +229,7 @@ def barrier(
     data: Batch,
     *,
     points: int = _BARRIER_POINTS,
+    loss: str = "cross_entropy",
     bf16: bool = False,
 ) -> float:
     """How far the loss on `data` rises along the line from `start` to `end` above its larger end.
@@ -213,7 +242,7 @@ def barrier(
         for t in torch.linspace(0, 1, points).tolist():
             _set_weights(model, {name: (1 - t) * start[name] + t * end[name] for name in kept})
             with recalibrated(model, [data[0]]) if norms_of(model) else nullcontext():
-                losses.append(loss_and_accuracy(model, data, bf16=bf16)[0])
+                losses.append(loss_and_accuracy(model, data, loss=loss, bf16=bf16)[0])
     finally:
         _set_weights(model, kept)
     return max(losses) - max(losses[0], losses[-1])

@@ -1,21 +1,23 @@
-"""The gradient of one step: a batch in micro-batches, on one process or several, and SAM's.
+"""The gradient of one step: a batch in micro-batches, on one process or several; SAM's and its kin.
 
 Each micro-batch has BatchNorm statistics of its own. The gradient is the mean over them, summed in
 their order; several ranks (torchrun) are dealt the micro-batches in turn and add up their sums, so
 their result is that of one process up to rounding.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from antipgd.paper.networks.losses import LOSSES
 from antipgd.paper.networks.ranks import Ranks
 
 Batch = tuple[Tensor, Tensor]
+Drawn = Sequence[tuple[str, Tensor]]  # ξ by name
 
 
 def norms_of(model: nn.Module) -> list[_BatchNorm]:
@@ -45,7 +47,12 @@ def standing_statistics(model: nn.Module) -> Iterator[None]:
 
 
 def backward(
-    model: nn.Module, parts: Sequence[Batch], ranks: Ranks, *, bf16: bool = False
+    model: nn.Module,
+    parts: Sequence[Batch],
+    ranks: Ranks,
+    *,
+    loss: str = "cross_entropy",
+    bf16: bool = False,
 ) -> tuple[float, int]:
     """Leave the gradient of the mean loss in `.grad`; returns that loss and how many were right."""
     model.zero_grad()
@@ -53,21 +60,21 @@ def backward(
     for images, labels in ranks.own(model, parts):
         with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16):
             outputs = model(images)
-        loss = cross_entropy(outputs.float(), labels) / len(parts)
-        loss.backward()
-        loss_sum += loss.item()
+        part = LOSSES[loss](outputs.float(), labels) / len(parts)
+        part.backward()
+        loss_sum += part.item()
         right += int((outputs.detach().argmax(1) == labels).sum())
     return ranks.add_up(model, loss_sum, right)
 
 
 def sam_backward(
-    model: nn.Module, parts: Sequence[Batch], radius: float, ranks: Ranks, *, bf16: bool = False
+    model: nn.Module, parts: Sequence[Batch], radius: float, ranks: Ranks, **how: Any
 ) -> tuple[float, int]:
     """SAM's gradient (Foret et al., 2021): that at w + ρ g/‖g‖, with the loss at w.
 
     The ascent uses the same micro-batches; BatchNorm's running statistics are those at w.
     """
-    result = backward(model, parts, ranks, bf16=bf16)
+    result = backward(model, parts, ranks, **how)
     weights = [p for p in model.parameters() if p.grad is not None]
     kept = [p.detach().clone() for p in weights]
     ascents = [p.grad for p in weights if p.grad is not None]
@@ -76,7 +83,7 @@ def sam_backward(
         for p, g in zip(weights, ascents, strict=True):
             p.add_(g, alpha=radius / (length + 1e-12))
     with standing_statistics(model):
-        backward(model, parts, ranks, bf16=bf16)
+        backward(model, parts, ranks, **how)
     with torch.no_grad():
         for p, w in zip(weights, kept, strict=True):
             p.copy_(w)
@@ -84,9 +91,87 @@ def sam_backward(
 
 
 def _plain_backward(
-    model: nn.Module, parts: Sequence[Batch], sigma: float, ranks: Ranks, *, bf16: bool = False
+    model: nn.Module, parts: Sequence[Batch], sigma: float, ranks: Ranks, **how: Any
 ) -> tuple[float, int]:
-    return backward(model, parts, ranks, bf16=bf16)
+    return backward(model, parts, ranks, **how)
 
 
-GRADIENTS = {"plain": _plain_backward, "sam": sam_backward}  # as `methods` names them
+def two_point_backward(
+    model: nn.Module,
+    parts: Sequence[Batch],
+    sigma: float,
+    ranks: Ranks,
+    *,
+    draw: Callable[[], Drawn],
+    **how: Any,
+) -> tuple[float, int]:
+    """The mean of the gradients at w + σξ and w − σξ, and of their losses and right answers.
+
+    BatchNorm's running statistics are those at w + σξ, so that a step counts once.
+    """
+    weights = dict(model.named_parameters())
+    kept = {name: p.detach().clone() for name, p in weights.items()}
+    drawn = draw()
+
+    def at(sign: float) -> tuple[float, int]:
+        with torch.no_grad():
+            for name, xi in drawn:
+                weights[name].copy_(kept[name]).add_(xi, alpha=sign * sigma)
+        return backward(model, parts, ranks, **how)
+
+    loss, right = at(+1.0)
+    first = {name: p.grad for name, p in weights.items()}
+    with standing_statistics(model):
+        other, other_right = at(-1.0)
+    with torch.no_grad():
+        for name, p in weights.items():
+            p.copy_(kept[name])
+            if p.grad is not None and (g := first[name]) is not None:
+                p.grad.add_(g).mul_(0.5)
+    return (loss + other) / 2, (right + other_right) // 2
+
+
+def _along(values: Mapping[str, Tensor], drawn: Drawn) -> Tensor:
+    return torch.stack([(values[name] * v).sum() for name, v in drawn]).sum()
+
+
+def _derivative(value: Tensor, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """One that can be derived again."""
+    found = torch.autograd.grad(
+        value, list(weights.values()), create_graph=True, materialize_grads=True
+    )
+    return dict(zip(weights, found, strict=True))
+
+
+def trace_penalty_backward(
+    model: nn.Module,
+    parts: Sequence[Batch],
+    sigma: float,
+    ranks: Ranks,
+    *,
+    draw: Callable[[], Drawn],
+    loss: str = "cross_entropy",
+    bf16: bool = False,
+) -> tuple[float, int]:
+    """The gradient of L + σ²/2 · vᵀHv, whose mean over signs v has the trace; returns L alone."""
+    model.zero_grad()
+    weights, v = dict(model.named_parameters()), draw()
+    loss_sum, right = 0.0, 0
+    for images, labels in ranks.own(model, parts):
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16):
+            outputs = model(images)
+        part = LOSSES[loss](outputs.float(), labels) / len(parts)
+        product = _derivative(_along(_derivative(part, weights), v), weights)
+        (part + sigma**2 / 2 * _along(product, v)).backward()
+        loss_sum += part.item()
+        right += int((outputs.detach().argmax(1) == labels).sum())
+    return ranks.add_up(model, loss_sum, right)
+
+
+# as `methods` names them
+GRADIENTS: dict[str, Callable[..., tuple[float, int]]] = {
+    "plain": _plain_backward,
+    "sam": sam_backward,
+    "two_point": two_point_backward,
+    "trace_penalty": trace_penalty_backward,
+}

@@ -10,12 +10,13 @@ from functools import cached_property
 from typing import Any
 
 from antipgd.checks import number, one_of, whole
-from antipgd.noise.injection import check_sigma
 from antipgd.noise.laws import as_law
 from antipgd.noise.taps import Taps, telescopes
-from antipgd.paper.methods import TRAINED
+from antipgd.paper.methods import TRAINABLE
+from antipgd.paper.networks import accepted
 from antipgd.paper.networks.data import DATA_SETS
-from antipgd.paper.record import canonical, name_of
+from antipgd.paper.networks.rates import checked_schedule, checked_warmup
+from antipgd.paper.record import Point, canonical, name_of
 
 # Raise one when a change to networks or training (or to how barriers are measured) changes results:
 # stored records are stale then.
@@ -35,13 +36,7 @@ MEASURES = (
     "scaled_trace", "scaled_trace_sem", "norm", "barrier", *map(trace_at, EQUAL_LOSSES),
     "temperature",
 )  # fmt: skip
-PLACES = ("w", "z", "w_bn", "z_bn", "running")
-
-WIDTHS = {"resnet18": 64, "cnn": 16, "mlp": 64}  # by default
-NORMS = ("batch", "group", "none")
-OPTIMIZERS = ("sgd", "adamw")
-NOISY = ("all", "no_norms")
-LEAST_PROBES = 32  # as `antipgd.flatness` has it: the spread of fewer is no error bar
+PLACES = ("w", "z", "w_bn", "z_bn", "running", "ema")
 
 
 @dataclass(frozen=True)
@@ -80,6 +75,14 @@ class Training:
     channels_last: bool = True
     bf16: bool = False
     norm: str = "batch"
+    loss: str = "cross_entropy"
+    schedule: str = "constant"
+    warmup: int = 0
+    augment: str = "none"
+    stop_at_loss: float | None = None
+    colour: Taps = ()
+    form: str = "weights"
+    ema: float = 0.0
 
     # What a store and a table ask of any run
 
@@ -100,7 +103,8 @@ class Training:
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> "Training":
         """A training from its parsed JSON."""
-        return cls(**{**values, "measure": tuple(values["measure"])})
+        tuples = {name: tuple(values.get(name, ())) for name in ("measure", "colour")}
+        return cls(**{**values, **tuples})
 
     @property
     def settings(self) -> tuple[tuple[str, Any], ...]:
@@ -121,7 +125,7 @@ class Training:
     @property
     def taps(self) -> Taps:
         """The colour of the noise on the weights, empty without any."""
-        return TRAINED[self.method].taps
+        return self.colour or TRAINABLE[self.method].taps
 
     @property
     def has_clean_weights(self) -> bool:
@@ -129,6 +133,13 @@ class Training:
         return not self.taps or telescopes(self.taps)
 
     # When things happen
+
+    def stops_at(self, points: Iterable[Point], epoch: int) -> bool:
+        """Whether it ends after this epoch, of which these are the points: the loss is reached."""
+        if self.stop_at_loss is None or epoch == 0:
+            return False
+        rows = [row for row in points if row[0] == epoch and row[1] not in ("running", "ema")]
+        return bool(rows) and rows[-1][2 + MEASURES.index("train_loss")] <= self.stop_at_loss
 
     def noise_acts(self, epoch: int) -> bool:
         """Whether this epoch, counted from 1, has noise (or corrupted labels, or SAM's ascent)."""
@@ -142,113 +153,40 @@ class Training:
 
     def measured_fully(self, epoch: int) -> bool:
         """Whether all images are used at a measured epoch: where the noise begins, where it is
-        taken out, at the end, and at that of the training which this one extends."""
-        return epoch in _turns(self.epochs, self.noise_start, self.noise_stop, self.extends)
+        taken out, at the end, and at that of the training which this one extends; everywhere if
+        any of them may be the end."""
+        return self.stop_at_loss is not None or epoch in accepted.turns(
+            self.epochs, self.noise_start, self.noise_stop, self.extends
+        )
 
     def extended(self, epochs: int) -> "Training":
         """The same training, going on for so many noise-free epochs after its end."""
+        if self.schedule == "cosine" or (self.sigma and self.noise_stop is None):
+            raise ValueError(
+                "what depends on the end of a training cannot be extended: a cosine schedule, or "
+                "noise that is left on"
+            )
         end = self.epochs + epochs
         return replace(self, epochs=end, extends=self.epochs, measure=(*self.measure, end))
 
     def prefix(self) -> "Training | None":
         """The training that this one begins with: of which it is an extension, or without noise;
-        others may begin with it too."""
+        others may begin with it too.
+
+        None also where the learning rate depends on how long the training is.
+        """
         if self.extends:
             return replace(
                 self, epochs=self.extends, extends=0,
                 measure=tuple(epoch for epoch in self.measure if epoch <= self.extends),
             )  # fmt: skip
-        if not self.noise_start:
+        if not self.noise_start or self.schedule == "cosine":
             return None
         return replace(
             self, method="gd", epochs=self.noise_start, sigma=0.0, law="", relative=False,
-            noise_start=0, noise_stop=None, noisy="all", barriers=False,
+            noise_start=0, noise_stop=None, noisy="all", barriers=False, colour=(), form="weights",
             measure=tuple(epoch for epoch in self.measure if epoch <= self.noise_start),
         )  # fmt: skip
-
-
-def _turns(epochs: int, noise_start: int, noise_stop: int | None, extends: int = 0) -> set[int]:
-    return {epoch for epoch in (noise_start, noise_stop, extends, epochs) if epoch}
-
-
-def _maybe(name: str, value: Any, least: int) -> int | None:
-    return None if value is None else whole(name, value, least)
-
-
-def _check_images(data: str, images: int | None, batch: int, micro: int | None) -> None:
-    available = DATA_SETS[data].training
-    if images is not None and images > available:
-        raise ValueError(f"{data} has {available} training images; got images={images}")
-    if batch > (images or available):
-        raise ValueError(
-            f"batch must not exceed the {images or available} training images; got batch={batch}"
-        )
-    if micro is not None and batch % micro:
-        raise ValueError(f"micro must divide batch={batch}; got micro={micro}")
-
-
-def _norm(model: str, norm: str) -> str:
-    """One spelling for a model that has no such layers: the default."""
-    one_of("norm", norm, NORMS)
-    if model != "mlp":
-        return norm
-    if norm == "group":
-        raise ValueError("an mlp has no norms: norm must be none, or left out; got 'group'")
-    return "batch"
-
-
-def _check_held_out(data: str, images: int | None, held_out: int, validation: bool) -> int:
-    left = DATA_SETS[data].training - (images or DATA_SETS[data].training)
-    if whole("held_out", held_out, 0) > left:
-        raise ValueError(
-            f"{data} has {left} training images beside images={images}; got held_out={held_out}"
-        )
-    if held_out and validation:
-        raise ValueError("the images for testing are either held_out or validation; got both")
-    return held_out
-
-
-def _check_window(epochs: int, start: int, stop: int | None) -> None:
-    if not start < (epochs if stop is None else stop) <= epochs:
-        raise ValueError(
-            f"the noise needs 0 <= noise_start < noise_stop <= epochs={epochs}; "
-            f"got noise_start={start}, noise_stop={stop}"
-        )
-
-
-def _check_measure(measure: Iterable[int], epochs: int) -> set[int]:
-    measured = {whole("a measured epoch", epoch, 0) for epoch in measure}
-    if any(epoch > epochs for epoch in measured):
-        raise ValueError(f"measured epochs must lie between 0 and {epochs}; got {max(measured)}")
-    return measured
-
-
-def _check_trace(images: int, probes: int) -> tuple[int, int]:
-    images, probes = whole("trace_images", images, 0), whole("trace_probes", probes, 0)
-    if bool(images) != bool(probes):
-        raise ValueError(
-            f"a trace needs both trace_images and trace_probes; got {images} and {probes}"
-        )
-    if 0 < probes < LEAST_PROBES:
-        raise ValueError(f"trace_probes must be 0 or at least {LEAST_PROBES}; got {probes}")
-    return images, probes
-
-
-def _check_equal_loss(images: int, probes: int) -> int:
-    if whole("equal_loss_images", images, 0) and not probes:
-        raise ValueError(f"equal_loss_images={images} needs trace_probes; got {probes}")
-    return images
-
-
-def _strength(method: str, sigma: float) -> float:
-    """σ of a method that has one; for `label` a probability."""
-    if not TRAINED[method].has_sigma:
-        return 0.0
-    if check_sigma(sigma) == 0:
-        raise ValueError(f"method {method!r} needs sigma > 0; got {sigma!r}")
-    if method == "label" and sigma > 1:
-        raise ValueError(f"sigma is a probability for method 'label'; got {sigma!r}")
-    return float(sigma)
 
 
 def make_training(
@@ -284,6 +222,14 @@ def make_training(
     channels_last: bool = True,
     bf16: bool = False,
     norm: str = "batch",
+    loss: str = "cross_entropy",
+    schedule: str = "constant",
+    warmup: int = 0,
+    augment: str = "none",
+    stop_at_loss: float | None = None,
+    taps: Iterable[float] | None = None,
+    form: str = "weights",
+    ema: float = 0.0,
 ) -> Training:
     """A training with defaults filled in, in the one spelling that its name depends on.
 
@@ -291,19 +237,22 @@ def make_training(
       drawn by the seed (None: all); `size`: side of the images, each pixel a mean (None: as they
       are).
     - `model`: resnet18, cnn, mlp; `width`: channels of the first stage, or hidden units. `norm`:
-      batch, group (at most 8 groups, of at least two channels) or none (the convolutions have
-      biases then, and begin with He's bounds, a residual branch with 1/√blocks of it). An mlp has
-      no norms: for it batch, the default, and none are the same training.
-    - `method`: a name of `methods.TRAINED`. What makes gd of sgd is `batch` alone.
+      batch, group or none (`models` says how each begins); an mlp has none: for it batch, the
+      default, and none are the same. `loss`: cross_entropy or squared, ½‖f − y‖² with y one-hot.
+    - `method`: a name of `methods.TRAINABLE`. What makes gd of sgd is `batch` alone.
       `sigma`: standard deviation of the noise on the weights; for label the probability that a
       label is replaced by a uniform one, anew in every epoch; for sam the radius ρ of its ascent.
+      two_point takes the mean of the gradients at z + ξ and z − ξ, trace_penalty the gradient of
+      L + σ²/2 · tr H, by one probe of signs a step. `taps`: those of method noise, (1, −0.5) say.
     - `batch`: images per step. An epoch has ⌊images / batch⌋ steps in a fresh order; what remains
       is left out, so that all steps are alike. `micro`: a batch is computed in parts of this size,
       each with BatchNorm statistics of its own, as on several GPUs (7500 = 5 × 1500).
     - `noise_start`, `noise_stop`: the noise acts in epochs start < e ≤ stop (None: to the end).
       After `noise_stop` the draw is taken out of the weights, where taps allow it. `relative`:
       sigma is in units of each tensor's root mean square when the noise begins. `noisy`: all
-      weights, or no_norms for all but those of BatchNorm.
+      weights, or no_norms for all but those of norms. `form`: weights (they carry the noise), or
+      forward (they are z, and training passes read w).
+      `ema`: decay a step of an average of the weights, measured at the place "ema" (0: none).
     - `validation`: a fifth of every class of the training images is held out, and is what stands
       for the test images. `held_out`: so many others do, of the training images that `images`
       leaves, as many of every class, drawn by the seed.
@@ -314,55 +263,70 @@ def make_training(
       training losses by temperature, measured with as many vectors where all images are used; None
       where no temperature gives that loss. `barriers`: the loss barrier between the weights where
       the noise begins and the clean ones of each measured epoch after.
+    - `stop_at_loss`: the training ends after the first measured epoch whose training loss is at
+      most this, on all images (then used at every measured epoch), at the cleanest weights with
+      statistics of their own; the running mean would be late, and noisy.
+    - `schedule` and `warmup` epochs of the learning rate, as `rates` has them; `augment`: none,
+      flip, or flip_crop, as `augmenting` has them.
     - `optimizer`: sgd or adamw. `channels_last`, `bf16` (autocast): how it is computed. A machine
       that announces AMX but does not allow it kills bf16 with SIGILL, unless the variable
       ONEDNN_MAX_CPU_ISA is AVX512_CORE_BF16 or less.
     """
     one_of("data", data, DATA_SETS)
-    one_of("model", model, WIDTHS)
-    one_of("method", method, TRAINED)
+    one_of("model", model, accepted.WIDTHS)
+    one_of("method", method, TRAINABLE)
     epochs, batch = whole("epochs", epochs, 1), whole("batch", batch, 1)
-    images, micro = _maybe("images", images, 1), _maybe("micro", micro, 1)
-    _check_images(data, images, batch, micro)
-    strength = _strength(method, sigma)
+    images, micro = accepted.maybe("images", images, 1), accepted.maybe("micro", micro, 1)
+    accepted.check_images(data, images, batch, micro)
+    strength = accepted.strength_of(method, sigma)
     noise_start = whole("noise_start", noise_start, 0) if strength else 0
-    noise_stop = _maybe("noise_stop", noise_stop, 1) if strength else None
-    _check_window(epochs, noise_start, noise_stop)
+    noise_stop = accepted.maybe("noise_stop", noise_stop, 1) if strength else None
+    accepted.check_window(epochs, noise_start, noise_stop)
     stop = None if noise_stop == epochs else noise_stop
-    measured = _check_measure(measure, epochs)
-    trace_images, trace_probes = _check_trace(trace_images, trace_probes)
-    held_out = _check_held_out(data, images, held_out, validation)
-    on_weights = bool(TRAINED[method].taps)
+    measured = accepted.checked_measure(measure, epochs)
+    trace_images, trace_probes = accepted.checked_trace(trace_images, trace_probes)
+    kind, colour = TRAINABLE[method], accepted.colour_of(method, taps)
+    on_weights, drawn = bool(kind.taps), kind.gradient in accepted.DRAWN
+    if relative and drawn:
+        raise ValueError(f"relative is for noise on the weights; got it for method {method!r}")
     return Training(
         data=data,
         model=model,
-        width=whole("width", WIDTHS[model] if width is None else width, 1),
+        width=whole("width", accepted.WIDTHS[model] if width is None else width, 1),
         method=method,
         batch=batch,
         epochs=epochs,
         seed=whole("seed", seed, 0),
-        measure=tuple(sorted(measured | _turns(epochs, noise_start, stop))),
+        measure=tuple(sorted(measured | accepted.turns(epochs, noise_start, stop))),
         images=images,
-        size=_maybe("size", size, 1),
-        optimizer=one_of("optimizer", optimizer, OPTIMIZERS),
+        size=accepted.maybe("size", size, 1),
+        optimizer=one_of("optimizer", optimizer, accepted.OPTIMIZERS),
         lr=number("lr", lr, 0, above=True),
         momentum=number("momentum", momentum, 0, 1) if optimizer == "sgd" else 0.9,
         weight_decay=number("weight_decay", weight_decay, 0),
         micro=None if micro == batch else micro,
         sigma=strength,
-        law=str(as_law(law)) if on_weights else "",
+        law=str(as_law(law)) if on_weights or kind.gradient == "two_point" else "",
         relative=bool(relative) and on_weights,
         noise_start=noise_start,
         noise_stop=stop,
-        noisy=one_of("noisy", noisy, NOISY) if on_weights else "all",
+        noisy=one_of("noisy", noisy, accepted.NOISY) if on_weights or drawn else "all",
         validation=bool(validation),
-        held_out=held_out,
-        test_images=_maybe("test_images", test_images, 1),
+        held_out=accepted.checked_held_out(data, images, held_out, validation),
+        test_images=accepted.maybe("test_images", test_images, 1),
         trace_images=trace_images,
         trace_probes=trace_probes,
-        equal_loss_images=_check_equal_loss(equal_loss_images, trace_probes),
+        equal_loss_images=accepted.checked_equal_loss(equal_loss_images, trace_probes),
         barriers=bool(barriers),
         channels_last=bool(channels_last),
         bf16=bool(bf16),
-        norm=_norm(model, norm),
+        norm=accepted.norm_of(model, norm),
+        loss=one_of("loss", loss, accepted.LOSSES),
+        schedule=checked_schedule(schedule, epochs),
+        warmup=checked_warmup(warmup, epochs),
+        augment=one_of("augment", augment, accepted.AUGMENTATIONS),
+        colour=colour,
+        form=accepted.form_of(form, colour or kind.taps),
+        ema=number("ema", ema, 0, 1),
+        stop_at_loss=None if stop_at_loss is None else number("stop_at_loss", stop_at_loss, 0),
     )

@@ -10,17 +10,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from antipgd.paper.methods import TRAINED
+from antipgd.paper.methods import TRAINABLE
+from antipgd.paper.networks.accepted import DRAWN
+from antipgd.paper.networks.augmenting import epoch_images
+from antipgd.paper.networks.averaging import Average
 from antipgd.paper.networks.checkpoint import Checkpoints
 from antipgd.paper.networks.evaluate import Evaluator, Tick, point, saved_weights, weights_of
 from antipgd.paper.networks.examples import Examples, corrupted, epoch_order, make_examples
-from antipgd.paper.networks.gradients import GRADIENTS, micro_batches
+from antipgd.paper.networks.gradients import GRADIENTS, Batch, micro_batches
 from antipgd.paper.networks.logs import Log, write_log
 from antipgd.paper.networks.machine import (
     check_device,
@@ -30,10 +33,12 @@ from antipgd.paper.networks.machine import (
     reproducible,
 )
 from antipgd.paper.networks.models import make_network
+from antipgd.paper.networks.noising import Draws, begin_noise, let_go
+from antipgd.paper.networks.optimizing import make_optimizer, set_rate
 from antipgd.paper.networks.ranks import Ranks, join
 from antipgd.paper.networks.spec import Training
 from antipgd.paper.record import Point, Record
-from antipgd.torch import Noise, attach, norms
+from antipgd.torch import Noise
 from antipgd.torch.saved import KEY as NOISE_KEY
 
 
@@ -52,16 +57,6 @@ class Progress:
     points: list[Point] = field(default_factory=list)
     before: dict[str, Any] | None = None  # weights where the noise begins, for barriers
     diverged_at: int | None = None
-
-
-def make_optimizer(spec: Training, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a training, by names, so that the noise knows the parameters."""
-    parameters = model.named_parameters()
-    if spec.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=spec.weight_decay, fused=True)
-    return torch.optim.SGD(
-        parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True
-    )
 
 
 class Trainer:
@@ -85,6 +80,7 @@ class Trainer:
         self.model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
         self.optimizer = make_optimizer(spec, self.model)
         self.noise: Noise | None = None
+        self._average = Average(spec.ema, self.model) if spec.ema else None
         self.ranks = ranks
         self.ranks.check(spec.batch // (spec.micro or spec.batch))
         self._checkpoints, self._log, self._saved = checkpoints, log, time.monotonic()
@@ -97,8 +93,11 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether all epochs are behind, or it diverged."""
-        return self.progress.epoch == self.spec.epochs or self.progress.diverged_at is not None
+        """Whether all epochs are behind, or it diverged, or its loss is as low as was asked."""
+        progress = self.progress
+        if progress.epoch == self.spec.epochs or progress.diverged_at is not None:
+            return True
+        return progress.step == 0 and self.spec.stops_at(progress.points, progress.epoch)
 
     # Checkpoints
 
@@ -108,6 +107,8 @@ class Trainer:
         if self._checkpoints is not None and self.ranks.first:
             state = {**vars(self.progress), "model": self.model.state_dict(),
                      "optimizer": self.optimizer.state_dict()}  # fmt: skip
+            if self._average is not None:
+                state["average"] = self._average.weights
             self._checkpoints.save(state)
             write_log(self._checkpoints.folder / "log.csv", self.progress.points)
 
@@ -132,8 +133,10 @@ class Trainer:
         self._add_points([tuple(row) for row in points])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        if self._average is not None:
+            self._average.load(state["average"])
         if any(NOISE_KEY in group for group in self.optimizer.param_groups):
-            self._attach()  # which goes on from there
+            self.noise = begin_noise(self.spec, self.model, self.optimizer)  # goes on from there
 
     def _keep(self, name: str) -> None:
         if self._checkpoints is not None and self.ranks.first:
@@ -142,29 +145,32 @@ class Trainer:
 
     # Training
 
-    def _attach(self) -> None:
-        spec = self.spec
-        self.noise = attach(
-            self.optimizer, spec.sigma, relative=spec.relative, law=spec.law, taps=spec.taps,
-            seed=spec.seed, model=self.model,
-            exclude=norms(self.model) if spec.noisy == "no_norms" else None,
-        )  # fmt: skip
-
     def _end_noise(self) -> None:
         """Take the draw out of the weights, where there are clean ones, and go on without."""
         if self.noise is not None:
             self.noise.stop(remove=self.noise.removable)
             self.noise = None
 
-    def _step(self, rows: torch.Tensor, labels: torch.Tensor, noisy: bool) -> tuple[float, int]:
-        spec = self.spec
-        batch = self.examples.train[0][rows], labels[rows]
+    def _step(self, batch: Batch, noisy: bool) -> tuple[float, int]:
+        spec, progress = self.spec, self.progress
+        per_epoch = self.steps_per_epoch
+        step = progress.epoch * per_epoch + progress.step
+        set_rate(self.optimizer, spec, step, per_epoch)
         parts = micro_batches(batch, spec.micro)
-        gradient = GRADIENTS[TRAINED[spec.method].gradient if noisy else "plain"]
-        found = gradient(self.model, parts, spec.sigma, self.ranks, bf16=spec.bf16)
+        kind = TRAINABLE[spec.method].gradient if noisy else "plain"
+        how: dict[str, Any] = {"loss": spec.loss, "bf16": spec.bf16}
+        if kind in DRAWN:
+            how["draw"] = partial(self._draws.at, step + 1 - spec.noise_start * per_epoch)
+        found = GRADIENTS[kind](self.model, parts, spec.sigma, self.ranks, **how)
         if math.isfinite(found[0]):
             self.optimizer.step()
+            if self._average is not None:
+                self._average.add(self.model, step + 1)
         return found
+
+    @cached_property
+    def _draws(self) -> Draws:
+        return Draws(self.spec, self.model, self.spec.law or "rademacher")
 
     def steps(self) -> Iterator[float]:
         """The rest of this epoch, its loss after every step; ends where that is not finite."""
@@ -174,13 +180,14 @@ class Trainer:
         if spec.barriers and (progress.epoch, progress.step) == (spec.noise_start, 0):
             progress.before = weights_of(self.model)
         if noisy and spec.taps and self.noise is None:
-            self._attach()
+            self.noise = begin_noise(spec, self.model, self.optimizer)
         if noisy and spec.method == "label":
             labels = corrupted(labels, spec.sigma, self.examples.classes, spec.seed, epoch)
         order = epoch_order(spec.seed, epoch, len(labels))
+        images = epoch_images(spec, self.examples.train[0], epoch)
         while progress.step < self.steps_per_epoch:
             rows = order[progress.step * spec.batch :][: spec.batch]
-            loss, right = self._step(rows, labels, noisy)
+            loss, right = self._step((images(rows), labels[rows]), noisy)
             if not math.isfinite(loss):
                 self._diverge(epoch)
                 return
@@ -230,6 +237,8 @@ class Trainer:
         if epoch not in self.spec.measure:
             return
         self._add_points(self._evaluator.points(epoch, self.noise, self.progress.before, tick))
+        if self._average is not None:
+            self._add_points(self._evaluator.averaged(epoch, self.noise, self._average.weights))
 
     def measure_start(self, tick: Tick) -> None:
         """Measure the initial weights, if asked to and at them."""
@@ -252,7 +261,7 @@ class Trainer:
     def close(self) -> None:
         """Let go of the noise, so that another training of this process may draw the same."""
         if self.noise is not None:
-            self.noise.stop(remove=False)
+            let_go(self.noise)
 
 
 def train(
