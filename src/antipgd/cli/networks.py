@@ -162,12 +162,12 @@ def _records(options: argparse.Namespace) -> int:
     else:
         check_results(options.out)
         records = stored_records(Store(options.out / "store", say), runs.values())
-    if not any(not record.run.validation for record in records):
+    if not any(not record.run.tuned_on for record in records):
         where = "ship with the package" if options.out is None else f"are in {options.out}"
         say(f"no trainings of scale {scale.name} {where}")
         return 1
     print(summary(records).to_string(index=False, na_rep=""))
-    tuning = sum(record.run.validation for record in records)
+    tuning = sum(record.run.tuned_on for record in records)
     print(f"{len(records)} of {len(runs)} trainings, {tuning} of them to tune σ")
     if options.figures is not None:
         _write_figures(drawn(records, scale), options.figures)

@@ -7,7 +7,7 @@ there and up to date is not made again; what is missing is.
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from antipgd.paper.errata import SLIPS
 from antipgd.paper.experiments import SHOWN_SCALE, about, choose, is_scaled, runs_of, title_of
 from antipgd.paper.files import FilesError, FilesUsageError, write
 from antipgd.paper.networks.cost import training_seconds
+from antipgd.paper.networks.minima import extensions
 from antipgd.paper.networks.scales import Scale, scale_named
 from antipgd.paper.networks.shipped import shipped
 from antipgd.paper.networks.spec import Training
 from antipgd.paper.networks.tuning import scale_to_use
-from antipgd.paper.networks.workers import check_start, complete_trainings
+from antipgd.paper.networks.workers import check_start, complete_trainings, forget_all
 from antipgd.paper.pipeline import Outcome, complete, cpu_count, open_store, stored, write_plan
 from antipgd.paper.record import Spec
 from antipgd.paper.report import Erratum, Item, Row, measured, page
@@ -59,7 +60,19 @@ class _Plan:
             for name in choose(names)
         }
         self.small: list[Any] = self._each_once(scaled=False)
-        self.trainings: list[Any] = self._each_once(scaled=True)
+
+    @property
+    def trainings(self) -> list[Any]:
+        """Of networks, each once."""
+        return self._each_once(scaled=True)
+
+    def extend(self, outcome: Outcome) -> list[Any]:
+        """Add the trainings that have to go on because one of an experiment's did not end at a
+        minimum; those that are new."""
+        known = {run.name for run in self.trainings}
+        for name in [name for name in self.runs if is_scaled(name)]:
+            self.runs[name] = [*self.runs[name], *extensions(outcome.in_order(self.runs[name]))]
+        return [run for run in self.trainings if run.name not in known]
 
     def _each_once(self, scaled: bool) -> list[Spec]:
         lists = [runs for name, runs in self.runs.items() if is_scaled(name) == scaled]
@@ -196,7 +209,19 @@ def _shipped(plan: _Plan) -> Outcome:
     """What ships of the trainings; nothing where they are trained."""
     found = None if plan.scale else shipped(SHOWN_SCALE)
     records = {} if found is None else found.records
-    return Outcome({run.name: records[run.name] for run in plan.trainings if run.name in records})
+
+    def of(runs: Sequence[Any]) -> Outcome:
+        return Outcome({run.name: records[run.name] for run in runs if run.name in records})
+
+    return _extended(plan, of(plan.trainings), of)
+
+
+def _extended(plan: _Plan, outcome: Outcome, find: Callable[[list[Any]], Outcome]) -> Outcome:
+    """The same with those trainings that have to go on."""
+    more = plan.extend(outcome)
+    if more:
+        outcome.absorb(find(more))
+    return outcome
 
 
 def _completed(plan: _Plan, store: Store, threads: int | None, retry: bool, device: str) -> Outcome:
@@ -207,7 +232,15 @@ def _completed(plan: _Plan, store: Store, threads: int | None, retry: bool, devi
     if missing:
         check_start(missing, device)
     outcome = complete(plan.small, store, on_threads(threads), retry=retry)
-    outcome.absorb(complete_trainings(trainings, store, threads, device, retry=retry))
+    if not trainings:
+        return outcome
+
+    def train(runs: list[Any]) -> Outcome:
+        return complete_trainings(runs, store, threads, device, retry=retry, keep=True)
+
+    trained = _extended(plan, train(trainings), train)
+    forget_all(store, plan.trainings)
+    outcome.absorb(trained)
     return outcome
 
 
@@ -243,12 +276,14 @@ def reproduce(
         if run:
             write_plan(out, wanted)
             outcome = _completed(plan, store, threads, retry, device)
+            write_plan(out, plan.wanted)
         else:
-            outcome = stored(wanted, store)
+            outcome = _extended(plan, stored(wanted, store), lambda runs: stored(runs, store))
     except KeyboardInterrupt:
         done = sum(store.state(one) == "done" for one in wanted)
         _say(f"interrupted: {done} of {len(wanted)} runs are stored; the same command goes on")
         return 130
+    wanted = plan.wanted
     outcome.absorb(_shipped(plan))
     items, notes = _items(plan, outcome, Desk(out / "figures", refresh))
     items = _together(items)

@@ -1,11 +1,12 @@
 """The desk: an experiment's records become claims and a figure, made again only if need be.
 
 Also draws and lists what has been trained of a scale, complete or not. As a script it writes the
-file of records that ships: `python -m antipgd.paper.verdicts SCALE STORE > FILE`.
+file of records that ships: `python -m antipgd.paper.verdicts SCALE STORE FILE`.
 """
 
 import hashlib
 import json
+import lzma
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -117,15 +118,17 @@ def drawn(records: Iterable[Record], scale: Scale) -> dict[str, Figure]:
         planned: list[Any] = runs_of(name, scale=scale)
         there = [run for run in planned if run.name in known]
         if _arms(there) == _arms(planned):
-            found[name] = load(name).plot(Results(known[run.name] for run in there))
+            names = {run.name for run in there}
+            longer = [r for r in known.values() if r.run.extends and r.run.prefix().name in names]
+            found[name] = load(name).plot(Results([known[n] for n in names] + longer))
     return found
 
 
-def _arms(runs: Iterable[Training]) -> set[tuple[str, int]]:
-    return {(run.method, run.batch) for run in runs if not run.validation}
+def _arms(runs: Iterable[Training]) -> set[tuple[str, str, int]]:
+    return {(run.method, run.norm, run.batch) for run in runs if not run.tuned_on}
 
 
 if __name__ == "__main__":
-    name, root = sys.argv[1], Path(sys.argv[2])
-    for text in lines(name, Store(root), network_runs(scale_named(name))):
-        print(text)
+    name, root, path = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    text = "\n".join(lines(name, Store(root), network_runs(scale_named(name)))) + "\n"
+    write(path, lzma.compress(text.encode(), preset=9))

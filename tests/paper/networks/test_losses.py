@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from antipgd.paper.networks.accepted import loss_at_zero
 from antipgd.paper.networks.evaluate import loss_and_accuracy
-from antipgd.paper.networks.losses import LOSSES, loss_at_zero
+from antipgd.paper.networks.losses import LOSSES
 
 OUTPUTS = torch.tensor([[0.5, -1.0, 2.0], [0.0, 0.25, 0.0]], dtype=torch.float64)
 LABELS = torch.tensor([2, 0])

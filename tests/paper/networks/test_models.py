@@ -112,6 +112,9 @@ def test_groups_divide_the_channels_and_none_is_a_channel_alone():
 @pytest.mark.parametrize(("model", "width", "shape"), CASES)
 def test_one_training_step_agrees_with_a_second_derivation(model, width, shape, norm):
     made = network(model, width, shape, norm=norm).double()
+    for p in made.parameters():  # what begins at zero would hide the others
+        if not p.detach().any():
+            torch.nn.init.uniform_(p, -0.1, 0.1, generator=torch.Generator().manual_seed(4))
     x = torch.randn(6, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     y = torch.tensor([0, 1, 2, 3, 4, 9])
     start = [p.detach().clone().requires_grad_() for p in made.parameters()]
@@ -164,27 +167,32 @@ def test_without_norms_the_scale_is_kept_through_all_blocks():
         with torch.no_grad():
             first = relu(made.conv1(x))
             kept[norm] = float(made.blocks(first).square().mean() / x.square().mean())
-    assert 1 < kept["none"] < 8  # eight times (1 + 1/8) is 2.6, in expectation
+    assert 0.3 < kept["none"] < 8
     assert kept["batch"] < 0.05
 
 
 def test_without_norms_convolutions_have_biases_and_the_bounds_of_he():
     made = network("resnet18", 16, (3, 16, 16), norm="none")
     blocks = made.blocks
-    for conv, gain in [(blocks[7].conv1, math.sqrt(6)), (blocks[7].conv2, math.sqrt(6 / 8))]:
-        assert conv.bias is not None
-        bound = 1 / math.sqrt(9 * 128)
-        assert float(conv.weight.detach().abs().max()) == pytest.approx(gain * bound, rel=1e-3)
-        assert float(conv.bias.detach().abs().max()) == pytest.approx(bound, rel=0.05)
-    weight = made.linear.weight.detach()
-    assert float(weight.abs().max()) == pytest.approx(1 / math.sqrt(128), rel=0.01)
+    bound = math.sqrt(6) / math.sqrt(9 * 128)
+    assert float(blocks[7].conv1.weight.detach().abs().max()) == pytest.approx(bound, rel=1e-3)
+    for zero in (
+        blocks[7].conv2.weight,
+        blocks[7].conv1.bias,
+        made.linear.weight,
+        made.linear.bias,
+    ):
+        assert not zero.detach().any()
+    assert all(block.conv1.weight.detach().any() for block in blocks)
 
 
-@pytest.mark.parametrize("width", [1, 2, 3])
-@pytest.mark.parametrize("norm", ["group", "none"])
+@pytest.mark.parametrize(("norm", "width"), [("group", 1), ("group", 2), ("group", 3), ("none", 2),
+                                             ("none", 3)])  # fmt: skip
 def test_narrow_networks_see_their_images(norm, width):
     """Also where the last stage is a single pixel."""
     made = network("resnet18", width, (1, 8, 8), norm=norm)
+    if norm == "none":  # whose last layer begins at zero
+        torch.nn.init.ones_(made.linear.weight)
     x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(3))
     outputs = made(x).detach()
     assert float((outputs - outputs.mean(0)).abs().max()) > 1e-3

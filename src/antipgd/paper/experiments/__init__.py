@@ -47,6 +47,7 @@ EXPERIMENTS = (
     "cifar",
     "recover",
     "anti_sgd_network",
+    "no_norm",
     "implicit_bias",
     "cond_variance",
     "implicit_reg",

@@ -3,6 +3,7 @@
 Knows the names of things, and none of the things themselves.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,13 @@ NORMS = ("batch", "group", "none")
 OPTIMIZERS = ("sgd", "adamw")
 NOISY = ("all", "no_norms")
 LEAST_PROBES = 32  # as `antipgd.flatness` has it: the spread of fewer is no error bar
+
+
+def loss_at_zero(loss: str, classes: int) -> float:
+    """L(0): the loss of outputs that are all zero, of whatever label."""
+    if loss == "squared":
+        return 0.5
+    return math.log(classes)
 
 
 def maybe(name: str, value: Any, least: int) -> int | None:
@@ -80,10 +88,10 @@ def checked_trace(images: int, probes: int) -> tuple[int, int]:
     return images, probes
 
 
-def checked_equal_loss(images: int, probes: int) -> int:
-    """Images for traces at equal losses, which need probes as other traces do."""
-    if whole("equal_loss_images", images, 0) and not probes:
-        raise ValueError(f"equal_loss_images={images} needs trace_probes; got {probes}")
+def checked_flatness(images: int, probes: int) -> int:
+    """Images for flatness at minima, which needs probes as other traces do."""
+    if whole("flatness_images", images, 0) and not probes:
+        raise ValueError(f"flatness_images={images} needs trace_probes; got {probes}")
     return images
 
 

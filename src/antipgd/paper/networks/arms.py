@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antipgd.paper import figures
-from antipgd.paper.networks.spec import MEASURES
+from antipgd.paper.methods import TRAINED
+from antipgd.paper.networks.spec import MEASURES, trace_at
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
 
@@ -22,17 +23,24 @@ PANELS = {
     "train_accuracy": ("training accuracy", "linear"),
     "test_accuracy": ("test accuracy", "linear"),
     "trace": ("trace of the Hessian", "log"),
-    "scaled_trace": ("scale-normalised trace", "log"),
+    trace_at(0.01): ("scaled trace at training loss 0.01", "log"),
 }
-BRACKET = 2.0  # the most by which losses may differ between which a trace is interpolated
 
 
-def arm(results: Results, method: str, batch: str = "") -> list[Record]:
-    """The records of an arm that are tested on test images, seeds ascending."""
-    records = results.select(method=method, validation=False)
+def arm(
+    results: Results, method: str, batch: str = "", norm: str = "batch", late: bool = False
+) -> list[Record]:
+    """The records of an arm that are tested on test images, seeds ascending: with noise from the
+    beginning, or from `late` on. Of a training that was extended, the extension."""
+    records = [r for r in results.select(method=method, norm=norm)
+               if not r.run.tuned_on and bool(r.run.noise_start) == late]  # fmt: skip
     sizes = sorted({record.run.batch for record in records})
     chosen = sizes[-1] if batch == "middle" else sizes[0]
-    return [record for record in records if record.run.batch == chosen]
+    longest: dict[int, Record] = {}
+    for record in sorted(records, key=lambda one: one.run.epochs):
+        if record.run.batch == chosen:
+            longest[record.run.seed] = record
+    return [longest[seed] for seed in sorted(longest)]
 
 
 def cleanest(record: Record) -> dict[int, str]:
@@ -73,56 +81,29 @@ def noisy_end(record: Record) -> int:
     return int(record.run.noise_stop or record.run.epochs)
 
 
-def gain(one: Sequence[Record], other: Sequence[Record], epoch: int | None = None) -> Values:
-    """Differences of test accuracy in percentage points, seed by seed."""
-    return 100 * (values(one, "test_accuracy", epoch) - values(other, "test_accuracy"))
-
-
-def trace_at_loss(record: Record, loss: float, measure: str = "trace") -> float:
-    """The trace where the training loss has a value, interpolated between measured epochs.
-
-    Cross-entropy's Hessian shrinks with the loss, so traces are compared at equal losses. Not a
-    number where the training was not measured on both sides of that loss, at losses that differ
-    by a factor of `BRACKET` at most: between others the trace may do anything.
-    """
-    where = cleanest(record)
-    curve = sorted((value(record, "train_loss", e), value(record, measure, e)) for e in where)
-    losses, traces = np.array([max(a, 1e-300) for a, _ in curve]), np.array([b for _, b in curve])
-    if not curve or not losses[0] <= loss <= losses[-1] or not (traces > 0).all():
-        return float("nan")
-    above = int(np.searchsorted(losses, loss))  # the first loss that is not smaller
-    if losses[above] > loss and losses[above] > BRACKET * losses[above - 1]:
-        return float("nan")
-    return float(np.exp(np.interp(np.log(loss), np.log(losses), np.log(traces))))
-
-
-def matched_traces(
-    one: Sequence[Record], other: Sequence[Record], measure: str = "trace"
-) -> tuple[Values, Values]:
-    """Traces of two arms at the larger of their final training losses, seed by seed; infinite for
-    one that diverged. Without the seeds in which one of them was not measured around that loss.
-    """
-    pairs = []
-    for a, b in zip(one, other, strict=True):
-        if "diverged" in (a.status, b.status):
-            pair = tuple(np.inf if record.status == "diverged" else 1.0 for record in (a, b))
-        else:
-            loss = max(value(a, "train_loss"), value(b, "train_loss"))
-            pair = trace_at_loss(a, loss, measure), trace_at_loss(b, loss, measure)
-        if not np.isnan(pair).any():
-            pairs.append(pair)
-    table = np.array(pairs).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
+def measured(record: Record, measure: str) -> list[int]:
+    """The epochs at whose cleanest weights something was measured."""
+    index = 2 + MEASURES.index(measure)
+    there = {row[:2] for row in record.points if row[index] is not None}
+    return [epoch for epoch, place in cleanest(record).items() if (epoch, place) in there]
 
 
 def series(records: Sequence[Record], measure: str, label: str, dash: str = "-") -> figures.Series:
     """The mean over seeds against the epoch with a band of one standard deviation."""
-    epochs = sorted(set().union(*map(cleanest, records)))
-    table = np.array([[value(record, measure, e) for e in epochs] for record in records])
+    epochs = sorted(set().union(*(measured(record, measure) for record in records)))
+    table = np.array([[_known(record, measure, e) for e in epochs] for record in records])
     return figures.spread(
         epochs, table, 1, label=label, colour=figures.COLOURS[records[0].run.method], dash=dash,
         marker="o",
     )  # fmt: skip
+
+
+def _known(record: Record, measure: str, epoch: int) -> float:
+    """A measurement, or not a number where there is none: of a seed that was not extended."""
+    try:
+        return value(record, measure, epoch)
+    except LookupError:
+        return float("nan")
 
 
 def panels(
@@ -140,4 +121,30 @@ def panels(
         lines = [series(records, measure, label, dash)
                  for (label, records), dash in zip(arms, dashes, strict=True)]  # fmt: skip
         found.append(figures.Panel(title, lines, "epoch", xscale="linear", yscale=scale))
+    return found
+
+
+def held_out(results: Results, method: str, field: str) -> dict[float, float]:
+    """The mean accuracy on held-out images by the value that was tuned, ascending."""
+    records = [r for r in results.select(method=method) if r.run.tuned_on]
+    by: dict[float, list[float]] = {}
+    for record in records:
+        by.setdefault(getattr(record.run, field), []).append(value(record, "test_accuracy"))
+    return {key: float(np.mean(by[key])) for key in sorted(by)}
+
+
+def tuning_panels(results: Results) -> list[figures.Panel]:
+    """Accuracy on held-out images against the learning rate, and against σ; none if nothing was
+    tuned."""
+    found = []
+    for field, title in (("lr", "learning rate"), ("sigma", "σ")):
+        lines = []
+        for method in dict.fromkeys(r.run.method for r in results.records if r.run.tuned_on):
+            if TRAINED[method].has_sigma == (field == "sigma"):
+                means = held_out(results, method, field)
+                lines.append(figures.Series([*means], [*means.values()], figures.NAMES[method],
+                                            figures.COLOURS[method], marker="o"))  # fmt: skip
+        if lines:
+            found.append(figures.Panel("tuning: held-out accuracy", lines, title, xscale="log",
+                                       yscale="linear"))  # fmt: skip
     return found

@@ -8,6 +8,7 @@ statistics and random generators are left as found.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -16,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from antipgd.flatness import hessian_trace, trace_at_equal_loss
+from antipgd.flatness import effective_sharpness, hessian_trace, trace_at_equal_loss
+from antipgd.flatness.effective import StabilityWarning
 from antipgd.flatness.state import evaluating
 from antipgd.flatness.temperature import LOSS, UnreachableLossError
 from antipgd.paper.networks.examples import Examples
@@ -89,7 +91,7 @@ def trace(spec: Training, model: nn.Module, train: Batch) -> dict[str, float]:
 def traces_at_equal_loss(spec: Training, model: nn.Module, train: Batch) -> dict[str, float]:
     """The scaled traces of T·logits where these have the losses that trainings are compared at, and
     the T of 0.01; without those that no T reaches, because an image is classified wrongly."""
-    batches, found = _chunks(train, spec.equal_loss_images, _TRACE_CHUNK), {}
+    batches, found = _chunks(train, spec.flatness_images, _TRACE_CHUNK), {}
     for loss in EQUAL_LOSSES:
         with suppress(UnreachableLossError):
             at = trace_at_equal_loss(
@@ -100,6 +102,28 @@ def traces_at_equal_loss(spec: Training, model: nn.Module, train: Batch) -> dict
             if loss == LOSS:
                 found["temperature"] = at.temperature
     return found
+
+
+def effective(spec: Training, model: nn.Module, train: Batch) -> dict[str, float]:
+    """Effective sharpness at the training's learning rate; infinite where a step is unstable."""
+
+    def loss(batch: Batch) -> Tensor:
+        return LOSSES[spec.loss](model(batch[0]), batch[1])
+
+    batches = _chunks(train, spec.flatness_images, _TRACE_CHUNK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StabilityWarning)  # the value says it
+        found = effective_sharpness(
+            loss, model, batches, spec.lr, spec.momentum, seed=spec.seed, batch_norm="eval"
+        )
+    return {"effective": found.mean}
+
+
+def flatness(spec: Training, model: nn.Module, train: Batch) -> dict[str, float]:
+    """What minima are compared by, for the loss that was trained."""
+    if spec.loss == "squared":
+        return effective(spec, model, train)
+    return traces_at_equal_loss(spec, model, train)
 
 
 def point(epoch: int, place: str, values: Mapping[str, float]) -> Point:
@@ -128,8 +152,8 @@ class Evaluator:
         """What is measured only at the cleanest weights and their own statistics."""
         spec, model, train = self._spec, self._model, self._examples.train
         traces = trace(spec, model, train) if spec.trace_probes else {}
-        if spec.equal_loss_images and spec.measured_fully(epoch):
-            traces |= traces_at_equal_loss(spec, model, train)
+        if spec.flatness_images and spec.measured_fully(epoch):
+            traces |= flatness(spec, model, train)
         return {**self._losses(epoch), **traces, **barrier}
 
     def _rows(self, epoch: int, place: str, last: Values, tick: Tick) -> list[Point]:

@@ -3,7 +3,6 @@
 One name says what is trained, measured, traced and walked over by barriers. Knows no network.
 """
 
-import math
 from collections.abc import Callable
 
 from torch import Tensor
@@ -22,10 +21,3 @@ def squared(outputs: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
 
 
 LOSSES: dict[str, Callable[..., Tensor]] = {"cross_entropy": cross_entropy, "squared": squared}
-
-
-def loss_at_zero(loss: str, classes: int) -> float:
-    """L(0): the loss of outputs that are all zero, of whatever label."""
-    if loss == "squared":
-        return 0.5
-    return math.log(classes)

@@ -2,7 +2,8 @@
 
 Weights are a function of the seed: drawn from the noise stream by name, with torch's own bounds
 ±1/√fan_in, so they depend on no generator, device or version of torch. Without norms nothing
-repairs the scale of a layer, so convolutions have bounds that keep it. Knows no data and no noise.
+repairs the scale of a layer, so convolutions have bounds that keep it, or begin at zero. Knows no
+data and no noise.
 """
 
 import math
@@ -17,7 +18,6 @@ from antipgd.noise import draws
 _UNIFORM_BOUND = math.sqrt(3)  # of the law `uniform`, which has standard deviation 1
 _MOST_GROUPS = 8
 _RELU_GAIN = math.sqrt(6)  # He et al., 2015: with it a ReLU layer keeps E x²
-_BLOCKS = 8
 
 
 def groups_of(channels: int) -> int:
@@ -117,25 +117,28 @@ _MAKERS: dict[str, Callable[[int, tuple[int, int, int], int, str], nn.Module]] =
 }
 
 
-def _gain(module: nn.Module, name: str, norm: str) -> float:
-    """The bound of a layer's weights in units of torch's, 1/√fan_in.
+def _gains(module: nn.Conv2d | nn.Linear, name: str, norm: str) -> tuple[float, float]:
+    """The bounds of a layer's weights and biases in units of torch's, 1/√fan_in.
 
-    Without norms: what keeps E x² through a ReLU; and a block's last convolution 1/√blocks of that,
-    so that all blocks together add about as much as there was, however deep.
+    Without norms: what keeps E x² through a ReLU; a block's last convolution, the last layer and
+    all biases begin at zero (Zhang et al., 2019, "Fixup"), so that depth multiplies nothing and the
+    first steps do not throw the features away.
     """
-    if norm != "none" or not isinstance(module, nn.Conv2d):
-        return 1.0
+    if norm != "none":
+        return 1.0, 1.0
     last = name.startswith("blocks.") and name.endswith(".conv2")
-    return _RELU_GAIN / math.sqrt(_BLOCKS) if last else _RELU_GAIN
+    return (0.0 if last or isinstance(module, nn.Linear) else _RELU_GAIN), 0.0
 
 
-def _draw_weights(module: nn.Conv2d | nn.Linear, name: str, seed: int, gain: float) -> None:
-    """Uniform within ±gain/√fan_in, biases within ±1/√fan_in; torch's default is gain 1."""
+def _draw_weights(
+    module: nn.Conv2d | nn.Linear, name: str, seed: int, gains: tuple[float, float]
+) -> None:
+    """Uniform within ±gain/√fan_in, of weights and of biases; torch's default are gains of 1."""
     bound = 1 / math.sqrt(math.prod(module.weight.shape[1:]))
     for part, tensor in module.named_parameters():
         drawn = draws(seed, f"{name}.{part}", 1, 0, tensor.numel(), "uniform", purpose="start")
         values = torch.from_numpy(drawn).view(tensor.shape)
-        scale = bound * (gain if part == "weight" else 1.0) / _UNIFORM_BOUND
+        scale = bound * gains[part != "weight"] / _UNIFORM_BOUND
         with torch.no_grad():
             tensor.copy_(values * scale)
 
@@ -158,7 +161,7 @@ def make_network(
     network = network.to_empty(device="cpu")
     for name, module in network.named_modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
-            _draw_weights(module, name, seed, _gain(module, name, norm))
+            _draw_weights(module, name, seed, _gains(module, name, norm))
         elif isinstance(module, nn.BatchNorm2d | nn.GroupNorm):
             module.reset_parameters()
     return network

@@ -80,7 +80,7 @@ class Scale:
     held_out: int = 0
     micro: int | None = None
     trace: tuple[int, int] = (128, 32)  # images and probes
-    equal_loss_images: int = 250
+    flatness_images: int = 250
     test_images: int | None = 2000
 
     def setting(self, arm: str) -> dict[str, float]:
@@ -108,7 +108,7 @@ class Scale:
             "test_images": self.test_images,
             "trace_images": images,
             "trace_probes": probes,
-            "equal_loss_images": self.equal_loss_images if traced else 0,
+            "flatness_images": self.flatness_images if traced else 0,
             "validation": validation and not self.held_out,
             "held_out": self.held_out if validation else 0,
             "norm": one.norm,
@@ -154,7 +154,7 @@ SCALES = {
             grids=_each("gd sgd gd_none", (0.05, 0.1))
             | _each("pgd anti antisgd pgd_none anti_none", (0.01, 0.02)),
             chosen=_each("pgd anti antisgd pgd_none anti_none", 0.01),
-            trace=(40, 32), equal_loss_images=40, test_images=100,
+            trace=(40, 32), flatness_images=40, test_images=100,
         ),
         Scale(
             name="digits",
@@ -197,7 +197,7 @@ SCALES = {
             | _each("pgd pgd_none antisgd", (0.0025, 0.0075, 0.0225))
             | _each("anti anti_none", (0.01, 0.02, 0.04)),
             chosen=_each("pgd pgd_none antisgd", 0.0075) | _each("anti anti_none", 0.02),
-            tuning_seeds=1, trace=(500, 48), equal_loss_images=1000,
+            tuning_seeds=1, trace=(500, 48), flatness_images=1000,
         ),
         Scale(
             name="paper",
@@ -212,7 +212,7 @@ SCALES = {
             | _each("pgd pgd_none antisgd", (0.0025, 0.005, 0.01))
             | _each("anti anti_none", (0.005, 0.01, 0.02)),
             chosen=_each("pgd pgd_none antisgd", 0.005) | _each("anti anti_none", 0.01),
-            tuning_seeds=1, trace=(1000, 96), equal_loss_images=1000, test_images=None,
+            tuning_seeds=1, trace=(1000, 96), flatness_images=1000, test_images=None,
         ),
     )
 }  # fmt: skip

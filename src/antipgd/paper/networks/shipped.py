@@ -1,12 +1,13 @@
 """Records of trainings that ship with the package, so that the page needs no training.
 
-One file for each scale: a line that says which command made them and where, then a line for each
-record. Written from a store by `python -m antipgd.paper.verdicts SCALE STORE > FILE`. `summary` is
-their table.
+One file for each scale, compressed: a line that says which command made them and where, then a line
+for each record. Written from a store by `python -m antipgd.paper.verdicts SCALE STORE FILE`.
+`summary` is their table.
 """
 
 import hashlib
 import json
+import lzma
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import cache
@@ -18,6 +19,7 @@ import pandas as pd
 
 from antipgd.estimate import Estimate
 from antipgd.paper.networks.arms import values
+from antipgd.paper.networks.scales import EXTENSION
 from antipgd.paper.networks.spec import Training
 from antipgd.paper.record import Record, record_from
 from antipgd.paper.store import Store
@@ -39,7 +41,7 @@ def shipped(scale: str) -> Shipped | None:
     path = _path(scale)
     if not path.is_file():
         return None
-    head, *lines = map(json.loads, path.read_text("utf-8").splitlines())
+    head, *lines = map(json.loads, lzma.decompress(path.read_bytes()).decode().splitlines())
     records = [record_from(line, Training.from_plain) for line in lines]
     made_by = head["versions"].items()
     current = [record for record in records if record.run.versions.items() <= made_by]
@@ -47,7 +49,7 @@ def shipped(scale: str) -> Shipped | None:
 
 
 def _path(scale: str) -> Traversable:
-    return files("antipgd.paper").joinpath("records", f"{scale}.jsonl")
+    return files("antipgd.paper").joinpath("records", f"{scale}.jsonl.xz")
 
 
 def records_digest(scale: str) -> str:
@@ -57,7 +59,7 @@ def records_digest(scale: str) -> str:
 
 
 _SHOWN = {"test_accuracy": "test accuracy, %", "train_loss": "training loss", "trace": "trace",
-          "scaled_trace": "scaled trace"}  # fmt: skip
+          "trace_at_0.01": "scaled trace at loss 0.01"}  # fmt: skip
 
 
 def summary(records: Iterable[Record]) -> pd.DataFrame:
@@ -69,27 +71,39 @@ def summary(records: Iterable[Record]) -> pd.DataFrame:
     arms: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         run = record.run
-        if not run.validation:
+        if not run.tuned_on:
             noise = f"{run.noise_start + 1}-{run.noise_stop or run.epochs}" if run.sigma else ""
-            key = (run.method, run.batch, run.sigma or None, noise, run.epochs)
+            key = (run.method, run.norm, run.batch, run.lr, run.sigma or None, noise, run.epochs)
             arms.setdefault(key, []).append(record)
     rows = []
     for key, found in arms.items():
-        row = dict(zip(("method", "batch", "σ", "noisy epochs", "of"), key, strict=True))
+        row = dict(
+            zip(("method", "norm", "batch", "η", "σ", "noisy epochs", "of"), key, strict=True)
+        )
         row["seeds"] = len(found)
         if lost := sum(record.status == "diverged" for record in found):
             row["diverged"] = lost
         for measure, title in _SHOWN.items():
             factor = 100 if measure == "test_accuracy" else 1
-            row[title] = str(Estimate.of(factor * values(found, measure))).partition(", n")[0]
+            row[title] = _estimated(found, measure, factor)
         rows.append(row)
     return pd.DataFrame(rows)
 
 
+def _estimated(records: list[Record], measure: str, factor: float) -> str:
+    """A mean with its interval; nothing where some have no such measurement."""
+    try:
+        return str(Estimate.of(factor * values(records, measure))).partition(", n")[0]
+    except LookupError:
+        return ""
+
+
 def stored_records(store: Store, runs: Iterable[Training]) -> list[Record]:
-    """The records of those trainings that a store has."""
+    """The records of those trainings that a store has, and of those that went on."""
     unique = {run.name: run for run in runs}
-    return [record for run in unique.values() if (record := store.get(run)) is not None]
+    found = [record for run in unique.values() if (record := store.get(run)) is not None]
+    longer = [store.get(r.run.extended(EXTENSION)) for r in found if not r.run.tuned_on]
+    return found + [record for record in longer if record is not None]
 
 
 def lines(scale: str, store: Store, runs: Iterable[Training]) -> Iterator[str]:
@@ -103,7 +117,8 @@ def lines(scale: str, store: Store, runs: Iterable[Training]) -> Iterator[str]:
     command = f"antipgd paper --scale {scale}"
     yield json.dumps({"command": command, "made": kept, "versions": versions})
     for record in records:
-        yield json.dumps(_short(asdict(record)), sort_keys=True, separators=(",", ":"))
+        plain = asdict(record) | {"run": json.loads(record.run.canonical())}
+        yield json.dumps(_short(plain), sort_keys=True, separators=(",", ":"))
 
 
 def _all(values: Iterable[str]) -> str:

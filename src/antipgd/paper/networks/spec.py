@@ -34,7 +34,7 @@ def trace_at(loss: float) -> str:
 MEASURES = (
     "train_loss", "train_accuracy", "test_loss", "test_accuracy", "trace", "trace_sem",
     "scaled_trace", "scaled_trace_sem", "norm", "barrier", *map(trace_at, EQUAL_LOSSES),
-    "temperature",
+    "temperature", "effective",
 )  # fmt: skip
 PLACES = ("w", "z", "w_bn", "z_bn", "running", "ema")
 
@@ -69,7 +69,7 @@ class Training:
     test_images: int | None = None
     trace_images: int = 0
     trace_probes: int = 0
-    equal_loss_images: int = 0
+    flatness_images: int = 0
     barriers: bool = False
     extends: int = 0
     channels_last: bool = True
@@ -217,7 +217,7 @@ def make_training(
     test_images: int | None = None,
     trace_images: int = 0,
     trace_probes: int = 0,
-    equal_loss_images: int = 0,
+    flatness_images: int = 0,
     barriers: bool = False,
     channels_last: bool = True,
     bf16: bool = False,
@@ -259,10 +259,11 @@ def make_training(
     - `measure`: epochs after which it is measured; those where the noise begins and ends, and the
       last, always are. `test_images`: how many images of training and test each are used at the
       others (None: all). `trace_images`, `trace_probes`: images and random vectors for the trace
-      of the Hessian (0: no trace). `equal_loss_images`: images for the scaled traces at equal
-      training losses by temperature, measured with as many vectors where all images are used; None
-      where no temperature gives that loss. `barriers`: the loss barrier between the weights where
-      the noise begins and the clean ones of each measured epoch after.
+      of the Hessian (0: no trace). `flatness_images`: images for flatness at minima,
+      measured where all images are used: scaled traces at equal training losses by temperature,
+      with as many vectors, None where no temperature gives that loss; for the squared loss
+      effective sharpness at this learning rate. `barriers`: the loss barrier between the weights
+      where the noise begins and the clean ones of each measured epoch after.
     - `stop_at_loss`: the training ends after the first measured epoch whose training loss is at
       most this, on all images (then used at every measured epoch), at the cleanest weights with
       statistics of their own; the running mean would be late, and noisy.
@@ -316,7 +317,7 @@ def make_training(
         test_images=accepted.maybe("test_images", test_images, 1),
         trace_images=trace_images,
         trace_probes=trace_probes,
-        equal_loss_images=accepted.checked_equal_loss(equal_loss_images, trace_probes),
+        flatness_images=accepted.checked_flatness(flatness_images, trace_probes),
         barriers=bool(barriers),
         channels_last=bool(channels_last),
         bf16=bool(bf16),

@@ -21,7 +21,7 @@ import pandas as pd
 
 from antipgd.checks import number, whole
 from antipgd.paper.files import make_folder, write
-from antipgd.paper.networks.arms import value
+from antipgd.paper.networks.arms import Values, value
 from antipgd.paper.networks.scales import ARMS, TUNED, Scale, scale_named
 from antipgd.paper.networks.spec import Training
 from antipgd.paper.networks.workers import complete_trainings
@@ -88,7 +88,7 @@ def longer(accuracies: Mapping[float, float]) -> tuple[float, ...]:
     return tuple(sorted([*grid, float(f"{new:.3g}")]))
 
 
-def seeds_needed(differences: Iterable[Sequence[float]], points: float = POINTS) -> int:
+def seeds_needed(differences: Iterable[Sequence[float] | Values], points: float = POINTS) -> int:
     """Seeds that tell a difference of so many points with a power of 80 %, from paired differences
     in points by seed, whose variances are pooled."""
     groups = [np.asarray(one, np.float64) for one in differences]
@@ -97,7 +97,7 @@ def seeds_needed(differences: Iterable[Sequence[float]], points: float = POINTS)
     return math.ceil(squares / freedom * (_QUANTILES / points) ** 2) + 2  # Student's law for normal
 
 
-def paired(table: pd.DataFrame, chosen: Mapping[str, float], norm: str) -> list[np.ndarray]:
+def paired(table: pd.DataFrame, chosen: Mapping[str, float], norm: str) -> list[Values]:
     """Anti-PGD minus each other arm of a norm, both at their chosen values, in points by seed."""
     by = {
         arm: table[(table["arm"] == arm) & (table["value"] == chosen[arm])].sort_values("seed")

@@ -217,11 +217,13 @@ def complete_trainings(
     device: str = "cpu",
     *,
     retry: bool = False,
+    keep: bool = False,
     show_progress: bool | None = None,
 ) -> Outcome:
     """Train what the store does not have yet, with checkpoints in a folder beside it; those of a
-    training are removed when its record is stored."""
-    root = store.root.parent / "checkpoints"
+    training are removed when its record is stored, unless they are to be kept for others that may
+    go on from them."""
+    root = _checkpoints_of(store)
 
     def run(missing: Sequence[Training], tick: Tick) -> Generator[Record | Failure]:
         check_start(missing, device)
@@ -230,7 +232,7 @@ def complete_trainings(
         with _alone(root), closing(training) as results:
             for result in results:
                 yield result
-                if isinstance(result, Record):  # which is stored by now
+                if isinstance(result, Record) and not keep:  # it is stored by now
                     del left[result.run.name]
                     forget_checkpoints(root, result.run, left.values())
 
@@ -254,6 +256,18 @@ def _alone(root: Path) -> Generator[None]:
                 f"another command is training in {root.parent}; wait for it, or use another --out"
             ) from None
         yield
+
+
+def _checkpoints_of(store: Store) -> Path:
+    return store.root.parent / "checkpoints"
+
+
+def forget_all(store: Store, specs: Iterable[Training]) -> None:
+    """Remove what checkpoints are left of trainings, and of what they began with, if their records
+    are safe."""
+    for spec in specs:
+        if store.state(spec) == "done":
+            forget_checkpoints(_checkpoints_of(store), spec, ())
 
 
 def forget_checkpoints(root: Path, spec: Training, left: Iterable[Training]) -> None:

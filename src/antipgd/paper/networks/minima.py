@@ -1,0 +1,92 @@
+"""Whether trainings ended at a minimum, by a rule fixed before they began; comparisons of those
+that did, and epochs more for those that did not.
+
+At a minimum: at the weights judged, on all training images, BatchNorm's statistics estimated anew,
+the cross-entropy is at most 0.01 and every image is right, or the squared loss is at most 0.002 of
+that of an output of zero. The weights judged are z while there is noise, or those after noise-free
+epochs; w under noise is no minimum. If one arm of a seed misses, all arms of that seed go on for
+the same number of noise-free epochs. If a seed of an arm still misses, comparisons with that arm
+are not at a minimum: neither do they hold nor fail, their values are shown, and no seed is left
+out.
+"""
+
+from collections.abc import Sequence
+
+from antipgd.paper.claims import Claim, Numbers, compare_difference, compare_ratio, not_at_minimum
+from antipgd.paper.networks.accepted import loss_at_zero
+from antipgd.paper.networks.arms import Values, value, values
+from antipgd.paper.networks.scales import EXTENSION
+from antipgd.paper.networks.spec import Training
+from antipgd.paper.record import Record
+
+CROSS_ENTROPY = 0.01
+SQUARED = 2e-3  # of the loss of an output of zero
+LEVEL_POINTS = 1.0  # of accuracy, within which two arms are level
+
+Place = tuple[Sequence[Record], int | None]
+"""Records by seed, and the epoch at which they are compared; None for the last."""
+
+
+def at_minimum(record: Record, epoch: int | None = None) -> bool:
+    """Whether the cleanest weights of an epoch, by default the last, are at a minimum."""
+    loss = value(record, "train_loss", epoch)
+    if record.run.loss == "squared":
+        return loss <= SQUARED * loss_at_zero("squared", 10)
+    return loss <= CROSS_ENTROPY and value(record, "train_accuracy", epoch) == 1.0
+
+
+def extensions(records: Sequence[Record]) -> list[Training]:
+    """What goes on: all trainings of the seeds in which one did not end at a minimum."""
+    judged = [r for r in records if not r.run.tuned_on and not r.run.extends]
+    missed = {record.run.seed for record in judged if not at_minimum(record)}
+    return [r.run.extended(EXTENSION) for r in judged if r.run.seed in missed]
+
+
+def _missing(*places: Place) -> str:
+    """Who is not at a minimum, in how many seeds; nothing if all are."""
+    said = []
+    for records, epoch in places:
+        lost = sum(not at_minimum(record, epoch) for record in records)
+        if lost:
+            losses = values(records, "train_loss", epoch)
+            method = records[0].run.method
+            said.append(
+                f"{method} in {lost} of {len(records)} seeds (training loss {losses.max():.2g})"
+            )
+    return " and ".join(said)
+
+
+def better(
+    id: str, statement: str, reference: str, tested: str, ours: Place, theirs: Place
+) -> Claim:
+    """Claims a higher test accuracy of one arm at a minimum than of another, in points."""
+    difference: Values = 100 * (
+        values(ours[0], "test_accuracy", ours[1]) - values(theirs[0], "test_accuracy", theirs[1])
+    )
+    return judged(id, statement, reference, f"test accuracy {tested}; points", difference,
+                  (ours, theirs))  # fmt: skip
+
+
+def judged(
+    id: str, statement: str, reference: str, tested: str, difference: Numbers,
+    places: Sequence[Place], margin: float = LEVEL_POINTS,
+) -> Claim:  # fmt: skip
+    """Claims that differences are positive, where all that was compared is at a minimum."""
+    missing = _missing(*places)
+    if missing:
+        return not_at_minimum(id, statement, reference, f"{tested}; not at a minimum: {missing}",
+                              difference)  # fmt: skip
+    return compare_difference(id, statement, reference, tested, difference, margin)
+
+
+def flatter(
+    id: str, statement: str, reference: str, tested: str, measure: str, ours: Place, theirs: Place
+) -> Claim:
+    """Claims a smaller measure of one arm at a minimum than of another, as a ratio."""
+    missing = _missing(ours, theirs)
+    if missing:
+        losses = values(ours[0], "train_loss", ours[1])
+        return not_at_minimum(id, statement, reference, f"{tested}; training losses of ours; not "
+                              f"at a minimum: {missing}", losses)  # fmt: skip
+    return compare_ratio(id, statement, reference, tested, values(ours[0], measure, ours[1]),
+                         values(theirs[0], measure, theirs[1]))  # fmt: skip
