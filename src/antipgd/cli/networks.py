@@ -208,7 +208,7 @@ _NUMBERS: dict[str, tuple[Any, str]] = {
     "stop-at-loss": (float, "ends after the first measured epoch with no more training loss"),
     "micro": (int, "computes a batch in parts of this size, each with its own BatchNorm"),
     "sigma": (float, "standard deviation of the noise; for label a probability, for sam rho"),
-    "taps": (_taps, "colour of method noise, such as 1,-0.5 (default: 1,-1)"),
+    "taps": (str, "colour of method noise, such as 1,-0.5 (default: 1,-1)"),
     "ema": (float, "decay a step of an average of the weights, measured at 'ema' (default: none)"),
     "noise-start": (int, "noise acts after this epoch (default: 0)"),
     "noise-stop": (int, "noise is taken out after this epoch (default: left on)"),
@@ -225,6 +225,7 @@ _WORDS = {
     "loss": "cross_entropy (default) or squared, half the square of f - y with y one-hot",
     "schedule": "of the learning rate: constant (default), cosine, or step:EPOCH,...:FACTOR",
     "augment": "none (default), flip, or flip_crop, which shifts by up to an eighth of the side",
+    "noisy": "all weights (default) or no_norms: all but those of norms",
     "form": "weights (default: they carry the noise) or forward (training passes read it)",
     "norm": "batch (default), group or none, after the convolutions of resnet18 and cnn",
 }
@@ -268,6 +269,8 @@ def _spec(options: argparse.Namespace) -> Any:
         raise ValueError(f"--measure-every must be at least 1; got {options.measure_every}")
     names = [name.replace("-", "_") for name in (*_NUMBERS, *_WORDS)]
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if "taps" in given:
+        given["taps"] = _taps(given["taps"])
     return make_training(
         options.data, options.model, options.method, batch=options.batch, epochs=options.epochs,
         seed=options.seed, optimizer=options.optimizer, relative=options.relative,
