@@ -21,8 +21,8 @@ help:
 	@echo "make bench-flatness  traces of Hessians against PyHessian, curvlinops and"
 	@echo "                hessian-eigenthings, in an environment of their own, and effective"
 	@echo "                sharpness against Hutchinson's trace (25 minutes)"
-	@echo "make finder     find_sigma against a search on ten pairs of network and data; needs Debian's"
-	@echo "                dataset-fashion-mnist; writes benchmarks/finder.json (an hour)"
+	@echo "make finder     find_sigma against a search on ten pairs of network and data; fetches"
+	@echo "                Fashion-MNIST; writes benchmarks/finder.json (an hour)"
 	@echo "make clocks     which clock an optimizer has; writes benchmarks/clocks.json (15 minutes)"
 	@echo "make agreement  how NumPy, numba, torch, JAX and Triton agree, in numbers"
 	@echo "make battery    dieharder on the words of the stream (an hour or more)"
@@ -85,6 +85,7 @@ bench: $(VENV)/ready
 	$(BIN)/python benchmarks/forms.py
 
 finder: $(VENV)/ready
+	$(BIN)/antipgd data fashion-mnist
 	$(BIN)/python benchmarks/finder.py
 
 clocks: $(VENV)/ready

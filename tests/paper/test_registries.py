@@ -8,7 +8,7 @@ from antipgd.noise.taps import telescopes
 from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, runs_of, scaled_experiments
 from antipgd.paper.figures import COLOURS, NAMES
 from antipgd.paper.methods import METHODS, SIMULATED, TRAINABLE, TRAINED
-from antipgd.paper.networks import accepted, gradients
+from antipgd.paper.networks import accepted, cost, gradients
 from antipgd.paper.networks.accepted import WIDTHS
 from antipgd.paper.networks.losses import LOSSES
 from antipgd.paper.networks.models import _MAKERS, _NORMS
@@ -53,6 +53,7 @@ def test_every_method_can_be_run_where_it_says():
     assert COLOURS.keys() == NAMES.keys() == METHODS.keys()
     assert len(set(COLOURS.values())) == len(METHODS)
     assert {method.gradient for method in TRAINABLE.values()} == gradients.GRADIENTS.keys()
+    assert cost._PASSES.keys() == gradients.GRADIENTS.keys()
     assert {method.gradient for method in SIMULATED.values()} == stepping.GRADIENTS.keys()
     for name, method in SIMULATED.items():
         run = make_run("quadratic_regression", {}, name, lr=0.1, sigma=0.1, steps=1, seed=0)

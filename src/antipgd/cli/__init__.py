@@ -24,12 +24,12 @@ _INTERRUPTED, _NOBODY_READS = 130, 141  # 128 and the number of the signal, as s
 
 def _parser() -> tuple[Parser, Any]:
     """The parser, and those of its commands by name."""
-    from antipgd.cli import networks, paper, sweep
+    from antipgd.cli import networks, paper, sweep, training
 
     parser = Parser(prog="antipgd", description="Anticorrelated noise: experiments.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
-    for group in (paper, sweep, networks):
+    for group in (paper, sweep, networks, training):
         group.add_commands(commands)
 
     def show_help(options: Any) -> int:

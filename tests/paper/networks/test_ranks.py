@@ -34,7 +34,8 @@ def spec(method, **changes):
 @pytest.mark.slow
 def test_two_ranks_train_as_one_process(tmp_path):
     """Three micro-batches for two ranks: also statistics of BatchNorm and SAM's ascent agree."""
-    runs = [spec("anti"), spec("sam")]
+    runs = [spec("anti"), spec("sam"), spec("two_point"), spec("trace_penalty", loss="squared"),
+            spec("anti", form="forward", norm="group", ema=0.5, augment="flip_crop")]  # fmt: skip
     script = tmp_path / "ranks.py"
     script.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

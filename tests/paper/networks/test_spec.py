@@ -131,7 +131,7 @@ def test_the_noise_free_beginning_is_a_training_of_its_own():
     ("changes", "message"),
     [
         ({"method": "ant"}, "unknown method 'ant'; did you mean 'anti'?"),
-        ({"data": "mnist"}, "unknown data 'mnist'; accepted: digits, cifar10"),
+        ({"data": "svhn"}, "unknown data 'svhn'; accepted: digits, cifar10"),
         ({"model": "resnet"}, "unknown model 'resnet'; did you mean 'resnet18'?"),
         ({"optimizer": "adam"}, "unknown optimizer 'adam'"),
         ({"noisy": "some"}, "unknown noisy 'some'"),

@@ -46,8 +46,8 @@ def test_it_is_always_the_same(digits):
 
 
 def test_unknown_names():
-    with pytest.raises(DataUsageError, match="unknown data set 'mnist'; accepted: digits, cifar10"):
-        load("mnist")
+    with pytest.raises(DataUsageError, match="unknown data set 'svhn'; accepted: digits, cifar10"):
+        load("svhn")
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):

@@ -257,8 +257,8 @@ def test_the_digits_need_no_fetching(capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["mnist"], 2, "unknown data set 'mnist'; accepted: digits, cifar10"),
-        (["digits", "--from", "x"], 2, "--from is for cifar10"),
+        (["svhn"], 2, "unknown data set 'svhn'; accepted: digits, cifar10"),
+        (["digits", "--from", "x"], 2, "--from is for cifar10, fashion-mnist"),
         (["cifar10", "--from", "nowhere"], 2, "there is no nowhere"),
         (["cifar10", "--from", __file__], 1, "is not a .tar.gz archive"),
     ],

@@ -1,7 +1,7 @@
 """The data of the network experiments, as NumPy arrays; knows neither torch nor experiments.
 
 `load` gives a set of images, `subset`, `validation_split` and `shrink` a smaller one, `normalised`
-what a network takes. `antipgd data cifar10` fetches what does not come with a package.
+what a network takes. `antipgd data NAME` fetches what does not come with a package.
 Needs the `network` extra.
 """
 
@@ -12,11 +12,12 @@ from antipgd.paper.networks.data.choosing import subset, validation_split
 from antipgd.paper.networks.data.data_set import DataSet
 from antipgd.paper.networks.data.digits import DIGITS
 from antipgd.paper.networks.data.errors import DataError, DataUsageError
+from antipgd.paper.networks.data.fashion_mnist import fashion_mnist
 from antipgd.paper.networks.data.images import Images
 from antipgd.paper.networks.data.scaling import Normalised, normalised, shrink
 from antipgd.paper.networks.data.sources import cifar10, fetch
 
-DATA_SETS: dict[str, DataSet] = {one.name: one for one in (DIGITS, cifar10())}
+DATA_SETS: dict[str, DataSet] = {one.name: one for one in (DIGITS, cifar10(), fashion_mnist())}
 
 
 def load(name: str, *, cache: Path | str | None = None) -> Images:

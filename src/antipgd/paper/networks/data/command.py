@@ -25,8 +25,9 @@ def data(
             f"--from is for {', '.join(which)}: antipgd data {which[0]} --from PATH"
         )
     if name is None:
+        width = max(map(len, sets))
         for one in sets.values():
-            print(f"{one.name:8} {one.about}\n         {one.state(cache)}")
+            print(f"{one.name:{width}} {one.about}\n{'':{width}} {one.state(cache)}")
         return 0
     chosen = sets[name]
     if chosen.fetch is None:
