@@ -62,7 +62,7 @@ def add_commands(commands: Any) -> None:
     )
     add = parser.add_argument
     add("--data", required=True, help="a data set; `antipgd data` lists them")
-    add("--model", default="cnn", help="resnet18, cnn or mlp (default: cnn)")
+    add("--model", default="cnn", help="resnet18, cnn, lenet or mlp (default: cnn)")
     add("--method", required=True, help=", ".join(TRAINABLE))
     add("--optimizer", default="sgd", help="sgd or adamw")
     add("--batch", type=int, required=True)

@@ -13,7 +13,7 @@ from antipgd.noise.taps import ANTI, Taps, as_taps, telescopes
 from antipgd.paper.methods import TRAINABLE
 from antipgd.paper.networks.data import DATA_SETS
 
-WIDTHS = {"resnet18": 64, "cnn": 16, "mlp": 64}  # by default
+WIDTHS = {"resnet18": 64, "cnn": 16, "lenet": 16, "mlp": 64}  # by default
 LOSSES = ("cross_entropy", "squared")
 AUGMENTATIONS = ("none", "flip", "flip_crop")
 DRAWN = ("two_point", "trace_penalty")  # gradients that take draws of their own

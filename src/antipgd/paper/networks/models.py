@@ -1,4 +1,4 @@
-"""The networks of the experiments: ResNet18 for small images, and two small ones for digits.
+"""The networks of the experiments: ResNet18 for small images, and three small ones.
 
 Weights are a function of the seed: drawn from the noise stream by name, with torch's own bounds
 ±1/√fan_in, so they depend on no generator, device or version of torch. Without norms nothing
@@ -97,6 +97,23 @@ class SmallCNN(nn.Module):
         return self.linear(x.mean((2, 3)))
 
 
+class LeNet(nn.Module):
+    """Two convolutions with norms and stride 2, then a hidden layer: fits what it is shown."""
+
+    def __init__(self, width: int, shape: tuple[int, int, int], classes: int, norm: str) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = _conv(shape[0], width, 3, 2, norm)
+        self.conv2, self.bn2 = _conv(width, 2 * width, 3, 2, norm)
+        pixels = -(-shape[1] // 4) * -(-shape[2] // 4)
+        self.hidden = nn.Linear(2 * width * pixels, 4 * width)
+        self.linear = nn.Linear(4 * width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = relu(self.bn1(self.conv1(x)), inplace=True)
+        x = relu(self.bn2(self.conv2(x)), inplace=True)
+        return self.linear(relu(self.hidden(x.flatten(1))))
+
+
 class MLP(nn.Module):
     """Two hidden layers of the same width, without norms."""
 
@@ -113,6 +130,7 @@ class MLP(nn.Module):
 _MAKERS: dict[str, Callable[[int, tuple[int, int, int], int, str], nn.Module]] = {
     "resnet18": lambda width, shape, classes, norm: ResNet18(width, shape[0], classes, norm),
     "cnn": lambda width, shape, classes, norm: SmallCNN(width, shape[0], classes, norm),
+    "lenet": lambda width, shape, classes, norm: LeNet(width, shape, classes, norm),
     "mlp": lambda width, shape, classes, norm: MLP(width, math.prod(shape), classes),
 }
 
@@ -126,8 +144,8 @@ def _gains(module: nn.Conv2d | nn.Linear, name: str, norm: str) -> tuple[float, 
     """
     if norm != "none":
         return 1.0, 1.0
-    last = name.startswith("blocks.") and name.endswith(".conv2")
-    return (0.0 if last or isinstance(module, nn.Linear) else _RELU_GAIN), 0.0
+    last = name == "linear" or (name.startswith("blocks.") and name.endswith(".conv2"))
+    return (0.0 if last else _RELU_GAIN), 0.0
 
 
 def _draw_weights(

@@ -236,9 +236,9 @@ def make_training(
     - `data`: a name of `data.DATA_SETS`; `images`: how many for training, as many of every class,
       drawn by the seed (None: all); `size`: side of the images, each pixel a mean (None: as they
       are).
-    - `model`: resnet18, cnn, mlp; `width`: channels of the first stage, or hidden units. `norm`:
-      batch, group or none (`models` says how each begins); an mlp has none: for it batch, the
-      default, and none are the same. `loss`: cross_entropy or squared, ½‖f − y‖² with y one-hot.
+    - `model`: resnet18, cnn, lenet, mlp; `width`: channels of the first stage, or hidden units.
+      `norm`: batch, group or none (`models` says how each begins); an mlp has none: for it batch,
+      the default, and none are the same. `loss`: cross_entropy or squared (½‖f − y‖², y one-hot).
     - `method`: a name of `methods.TRAINABLE`. What makes gd of sgd is `batch` alone.
       `sigma`: standard deviation of the noise on the weights; for label the probability that a
       label is replaced by a uniform one, anew in every epoch; for sam the radius ρ of its ascent.
