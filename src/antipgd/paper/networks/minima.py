@@ -12,7 +12,14 @@ out.
 
 from collections.abc import Sequence
 
-from antipgd.paper.claims import Claim, Numbers, compare_difference, compare_ratio, not_at_minimum
+from antipgd.paper.claims import (
+    Claim,
+    Numbers,
+    above,
+    compare_difference,
+    compare_ratio,
+    not_at_minimum,
+)
 from antipgd.paper.networks.accepted import loss_at_zero
 from antipgd.paper.networks.arms import Values, value, values
 from antipgd.paper.networks.scales import EXTENSION
@@ -69,13 +76,16 @@ def better(
 
 def judged(
     id: str, statement: str, reference: str, tested: str, difference: Numbers,
-    places: Sequence[Place], margin: float = LEVEL_POINTS,
+    places: Sequence[Place], margin: float | None = LEVEL_POINTS,
 ) -> Claim:  # fmt: skip
-    """Claims that differences are positive, where all that was compared is at a minimum."""
+    """Claims that differences are positive, where all that was compared is at a minimum; without a
+    margin nothing is level: they contain one already."""
     missing = _missing(*places)
     if missing:
         return not_at_minimum(id, statement, reference, f"{tested}; not at a minimum: {missing}",
                               difference)  # fmt: skip
+    if margin is None:
+        return above(id, statement, reference, tested, difference, 0)
     return compare_difference(id, statement, reference, tested, difference, margin)
 
 
