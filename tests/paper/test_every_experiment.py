@@ -1,7 +1,8 @@
 """Every experiment's claims and figure, on made-up records: that the code runs to its end.
 
 Records have the form that a run of the spec would leave, with random numbers in it; once all are
-finite, once every second seed diverged half way. What comes out is a verdict on nothing, but an
+finite, once every second seed diverged half way; networks once more at a minimum, and with one seed
+that missed it and went on. What comes out is a verdict on nothing, but an
 error anywhere in `claims` or `plot` is found in seconds instead of after minutes of runs.
 """
 
@@ -13,11 +14,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from antipgd.paper.claims import SEVERITY
+from antipgd.paper.claims import NOT_AT_MINIMUM, SEVERITY
 from antipgd.paper.coverage import paper_claims
-from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, runs_of
+from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, runs_of, scaled_experiments
 from antipgd.paper.figures import rendered
+from antipgd.paper.networks.minima import extensions
 from antipgd.paper.networks.scales import scale_named
+from antipgd.paper.networks.spec import MEASURES
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
 from antipgd.paper.simulation.problems import make_problem
@@ -46,7 +49,17 @@ def end_of(run, diverged):
     return "ok", None, None
 
 
-def made_up(run, diverged):
+def at_a_minimum(points):
+    """The same with every image of training right at the cleanest weights, and their loss small."""
+    fits = {2 + MEASURES.index("train_loss"): 0.001, 2 + MEASURES.index("train_accuracy"): 1.0}
+    return tuple(
+        point if point[1] == "running" else
+        tuple(fits.get(place, value) for place, value in enumerate(point))
+        for point in points
+    )  # fmt: skip
+
+
+def made_up(run, diverged, fits=False):
     """A record of this run with random numbers, a function of the run's name."""
     draw = np.random.default_rng(int(run.name, 16))
     status, diverged_at, left_at = end_of(run, diverged)
@@ -61,6 +74,7 @@ def made_up(run, diverged):
         size = size_of(run.problem, run.settings)
         weights = {place: tuple(draw.standard_normal(size).tolist()) for _, place in where}
     points = tuple((*at, *draw.uniform(0.1, 1, count).tolist()) for at in where)
+    points = at_a_minimum(points) if fits else points
     taken = RELAX_STEPS if relaxed else None
     return Record(run, status, diverged_at, left_at, points, weights, taken, relaxed)
 
@@ -75,11 +89,28 @@ def results_of(name, half_diverged):
     return Results(made_up(run, half_diverged and run.seed % 2 == 1) for run in planned(name))
 
 
-@pytest.mark.parametrize("half_diverged", [False, True], ids=["finite", "half-diverged"])
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_claims_and_figure_of_any_records(name, half_diverged):
-    results = results_of(name, half_diverged)
+def fitted(name, missed=()):
+    """Records of networks at a minimum but for some seeds, all of whose trainings went on to one."""
+    records = [made_up(run, False, run.seed not in missed) for run in planned(name)]
+    more = extensions(records)
+    assert {run.seed for run in more} == set(missed)
+    return Results([*records, *(made_up(run, False, True) for run in more)])
+
+
+CASES = [(name, kind) for name in EXPERIMENTS for kind in ("finite", "half-diverged")]
+CASES += [(name, kind) for name in scaled_experiments() for kind in ("at-a-minimum", "one-went-on")]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_claims_and_figure_of_any_records(name, kind):
+    half_diverged = kind == "half-diverged"
+    if kind in ("finite", "half-diverged"):
+        results = results_of(name, half_diverged)
+    else:
+        results = fitted(name, missed=() if kind == "at-a-minimum" else (1,))
     claims = load(name).claims(results)
+    missed = {claim.id for claim in claims if claim.verdict == NOT_AT_MINIMUM}
+    assert bool(missed) == (is_scaled(name) and kind in ("finite", "half-diverged"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert rendered(load(name).plot(results), "png").startswith(b"\x89PNG")

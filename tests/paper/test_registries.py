@@ -26,7 +26,7 @@ def test_the_experiments_are_the_files_of_their_folder():
     assert there == set(EXPERIMENTS)
     for name in EXPERIMENTS:
         assert is_scaled(name) != hasattr(load(name), "SEEDS"), name
-    assert scaled_experiments() == ["cifar", "recover", "anti_sgd_network"]
+    assert scaled_experiments() == ["cifar", "recover", "anti_sgd_network", "no_norm"]
 
 
 def test_every_problem_has_a_file_and_says_what_it_is():
@@ -64,7 +64,7 @@ def test_every_method_can_be_run_where_it_says():
     for name, method in TRAINABLE.items():
         run = make_training("digits", "cnn", name, batch=10, epochs=1, seed=0, sigma=0.1)
         assert (run.taps, run.sigma > 0) == (method.taps, method.has_sigma)
-        assert (name in TRAINED) == (ARMS.get(name, [None])[0] == name)
+        assert (name in TRAINED) == (name in ARMS and ARMS[name].method == name)
 
 
 # Of names, canonical JSON and shipped records, their runs without fields at the default. It may

@@ -214,10 +214,11 @@ def test_what_was_chosen_in_the_folder_is_used(tmp_path):
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"chosen": {"antii": 0.07}}, "names 'antii'; accepted: gd, sgd, pgd, anti, antisgd, gd_none"),
-    ({"grids": {"sam": [0.1]}}, "names 'sam'; accepted: gd, sgd"),
+    ({"grids": {"sam": [0.1, 0.2]}}, "names 'sam'; accepted: gd, sgd"),
     ({"chosen": {"anti": 0}}, "anti must be a finite number > 0; got 0"),
     ({"chosen": {"anti": "1"}}, "anti must be a finite number > 0; got '1'"),
     ({"grids": {"anti": [0, 0.1]}}, "anti must be a finite number > 0; got 0"),
+    ({"grids": {"anti": [0.1]}}, "the grid of anti must have at least two values; got [0.1]"),
     ({"grids": {"anti": 0.1}}, "is not what `antipgd tune` writes"),
     ({"seeds": {"batch": 1}}, "seeds of batch must be a whole number >= 2; got 1"),
     ({"seeds": {"layer": 9}}, "names norm 'layer'; accepted: batch, none"),

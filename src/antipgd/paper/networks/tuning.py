@@ -167,6 +167,13 @@ class Search:
         self.scale = replace(scale, seeds=seeds)
 
 
+def _grid(arm: str, values: Sequence[object]) -> tuple[float, ...]:
+    found = tuple(number(arm, value, 0, above=True) for value in values)
+    if len(found) < 2:
+        raise ValueError(f"the grid of {arm} must have at least two values; got {values}")
+    return found
+
+
 def scale_to_use(name: str, out: Path) -> Scale:
     """A scale with what `antipgd tune` chose in this folder, else with its own."""
     scale, path = scale_named(name), _path(name, out)
@@ -176,8 +183,7 @@ def scale_to_use(name: str, out: Path) -> Scale:
         there = json.loads(path.read_text("utf-8"))
         chosen = {arm: number(f"{arm}", one, 0, above=True) for arm, one in there["chosen"].items()}
         seeds = {norm: whole(f"seeds of {norm}", n, 2) for norm, n in there["seeds"].items()}
-        grids = {arm: tuple(number(arm, one, 0, above=True) for one in grid)
-                 for arm, grid in there["grids"].items()}  # fmt: skip
+        grids = {arm: _grid(arm, grid) for arm, grid in there["grids"].items()}
     except (ValueError, AttributeError, TypeError, KeyError, OverflowError, RecursionError) as why:
         raise ValueError(f"{path} is not what `antipgd tune` writes: {why}") from why
     for unknown in (chosen.keys() | grids.keys()) - TUNED.keys():
