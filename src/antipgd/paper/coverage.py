@@ -15,6 +15,7 @@ from antipgd.paper.claims import HOLDS, UNDECIDED, Claim, worst
 from antipgd.paper.significance import holm
 
 NOT_JUDGED = "not judged"
+LEVEL_OF_ROWS = 0.05  # the chance that any part of a row is decided wrongly
 KINDS = {
     "paper": "claims of the paper",
     "ours": "additions of ours",
@@ -97,7 +98,7 @@ def together(parts: Sequence[Claim]) -> list[Claim]:
     """The parts of a row, undecided where Holm's step-down over all of them does not let them be
     decided. Intervals stay the plain ones; a part without p is no comparison and does not count."""
     compared = [part for part in parts if part.p is not None]
-    fallen = holm([part.p for part in compared if part.p is not None])
+    fallen = holm([part.p for part in compared if part.p is not None], LEVEL_OF_ROWS)
     kept = {part.id for part, falls in zip(compared, fallen, strict=True) if falls}
     return [
         part if part.p is None or part.verdict == UNDECIDED or part.id in kept
@@ -105,6 +106,12 @@ def together(parts: Sequence[Claim]) -> list[Claim]:
                      tested=f"{part.tested} (undecided by Holm over {len(compared)})")
         for part in parts
     ]  # fmt: skip
+
+
+def verdict_in_row(part: Claim) -> str:
+    """A part's verdict in words: by Holm where its own interval would decide."""
+    by_row = part.verdict == UNDECIDED and part.p is not None and part.p < LEVEL_OF_ROWS
+    return f"{part.verdict} by Holm" if by_row else part.verdict
 
 
 def judged_together(claims: Sequence[Claim], rows: Sequence[PaperClaim]) -> list[Claim]:

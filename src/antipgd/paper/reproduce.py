@@ -20,6 +20,7 @@ from antipgd.paper.coverage import (
     decided,
     judged_together,
     paper_claims,
+    verdict_in_row,
 )
 from antipgd.paper.errata import SLIPS
 from antipgd.paper.experiments import SHOWN_SCALE, about, choose, is_scaled, runs_of, title_of
@@ -180,7 +181,7 @@ def _print_verdicts(rows: Sequence[Decided]) -> None:
                 print(f"    “{one.row.quote}”")
             for part in one.parts:
                 if part.verdict != HOLDS:
-                    print(f"    {part.verdict}: {part.statement}: {measured(part)}, n={part.n}"
+                    print(f"    {verdict_in_row(part)}: {part.statement}: {measured(part)}, n={part.n}"
                           + (f", {part.needed:,} would decide" if part.needed else ""))  # fmt: skip
     later = [one.row.id for one in rows if one.verdict == NOT_JUDGED]
     if later:
