@@ -167,6 +167,12 @@ def _write_claims(path: Path, claims: Sequence[Claim]) -> None:
     write(path, (json.dumps(listed, indent=1, ensure_ascii=False) + "\n").encode())
 
 
+def _open_part(part: Claim) -> str:
+    """What is said of a part that does not hold."""
+    seeds = f", {part.needed:,} would decide" if part.needed else ""
+    return f"{verdict_in_row(part)}: {part.statement}: {measured(part)}, n={part.n}{seeds}"
+
+
 def _print_verdicts(rows: Sequence[Decided]) -> None:
     """Row by row with the paper's words and what does not hold, kind by kind."""
     for kind, words in KINDS.items():
@@ -181,8 +187,7 @@ def _print_verdicts(rows: Sequence[Decided]) -> None:
                 print(f"    “{one.row.quote}”")
             for part in one.parts:
                 if part.verdict != HOLDS:
-                    print(f"    {verdict_in_row(part)}: {part.statement}: {measured(part)}, n={part.n}"
-                          + (f", {part.needed:,} would decide" if part.needed else ""))  # fmt: skip
+                    print(f"    {_open_part(part)}")
     later = [one.row.id for one in rows if one.verdict == NOT_JUDGED]
     if later:
         print(f"not judged here: {', '.join(later)}")
