@@ -9,6 +9,7 @@ import math
 import warnings
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from antipgd.paper.results import Results
 from antipgd.paper.simulation.problems import make_problem
 
 RELAX_STEPS = 10
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
 
 @cache
@@ -75,6 +77,15 @@ def results_of(name, half_diverged):
     return Results(made_up(run, half_diverged and run.seed % 2 == 1) for run in planned(name))
 
 
+def check_readme(name, claims):
+    """Rows that this experiment decides alone have as many parts in README."""
+    for row in paper_claims():
+        if row.experiments == [name]:
+            start = f"| {row.title} | ".replace("|v|", "\\|v\\|")
+            (line,) = [line for line in README.splitlines() if line.startswith(start)]
+            assert f" of {len(row.deciding(claims))} | " in line
+
+
 @pytest.mark.parametrize("half_diverged", [False, True], ids=["finite", "half-diverged"])
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_claims_and_figure_of_any_records(name, half_diverged):
@@ -95,6 +106,8 @@ def test_claims_and_figure_of_any_records(name, half_diverged):
         if not half_diverged and claim.n >= 2:  # of fewer seeds there is no interval
             assert math.isfinite(claim.value), claim
             assert claim.low <= claim.value <= claim.high, claim
+    if not is_scaled(name):
+        check_readme(name, claims)
     for pattern in patterns:
         if pattern.partition(".")[0] == name:
             assert any(fnmatchcase(id_, pattern) for id_ in ids), pattern
