@@ -1,4 +1,4 @@
-"""Commands on the network experiments: their data, σ by tuning, rehearsals and tables."""
+"""Commands on the network experiments: their data, tuning, rehearsals and tables."""
 
 import argparse
 from collections.abc import Mapping
@@ -47,11 +47,11 @@ def _data(options: argparse.Namespace) -> int:
 def _add_tune(commands: Any) -> None:
     parser = commands.add_parser(
         "tune",
-        help="sigma of each method for the network experiments, on held-out images",
-        description="Train every method with every sigma of the scale's grid on four fifths of the "
-        "training images, and write the one with the best accuracy on the rest to "
-        "OUT/tuned-SCALE.json, which `antipgd paper --scale SCALE --out OUT` then uses. An "
-        "interrupted command goes on where it stopped.",
+        help="learning rates and sigma of the network experiments, on held-out images",
+        description="Train every arm with every learning rate, or every sigma, of the scale's "
+        "grid, with longer grids where the best value is at an end, and write those with the best "
+        "accuracy on images that are not trained on to OUT/tuned-SCALE.json, which `antipgd paper "
+        "--scale SCALE --out OUT` then uses. An interrupted command goes on where it stopped.",
     )
     parser.add_argument("--scale", required=True, help=SCALE_NAMES)
     parser.add_argument(
@@ -165,7 +165,9 @@ def _records(options: argparse.Namespace) -> int:
         return 1
     print(summary(records).to_string(index=False, na_rep=""))
     tuning = sum(record.run.tuned_on for record in records)
-    print(f"{len(records)} of {len(runs)} trainings, {tuning} of them to tune σ")
+    longer = sum(bool(record.run.extends) for record in records)
+    print(f"{len(records) - longer} of {len(runs)} trainings, {tuning} of them to tune"
+          + (f"; {longer} went on" if longer else ""))  # fmt: skip
     if options.figures is not None:
         _write_figures(drawn(records, scale), options.figures)
     return 0

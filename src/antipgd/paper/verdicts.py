@@ -18,6 +18,7 @@ from antipgd.paper.claims import Claim, worst
 from antipgd.paper.experiments import SHOWN_SCALE, load, runs_of, scaled_experiments
 from antipgd.paper.figures import Figure, rendered
 from antipgd.paper.files import make_folder, write
+from antipgd.paper.networks.minima import extensions
 from antipgd.paper.networks.scales import Scale, scale_named
 from antipgd.paper.networks.shipped import lines, records_digest
 from antipgd.paper.networks.spec import Training
@@ -118,9 +119,9 @@ def drawn(records: Iterable[Record], scale: Scale) -> dict[str, Figure]:
         planned: list[Any] = runs_of(name, scale=scale)
         there = [run for run in planned if run.name in known]
         if _arms(there) == _arms(planned):
-            names = {run.name for run in there}
-            longer = [r for r in known.values() if r.run.extends and r.run.prefix().name in names]
-            found[name] = load(name).plot(Results([known[n] for n in names] + longer))
+            own = [known[run.name] for run in there]
+            longer = [known[run.name] for run in extensions(own) if run.name in known]
+            found[name] = load(name).plot(Results(own + longer))
     return found
 
 

@@ -15,7 +15,8 @@ from antipgd.paper.networks.train import StoppedError, train
 def spec(method="anti", **changes):
     values = {"batch": 20, "epochs": 4, "seed": 0, "images": 200, "width": 4, "sigma": 0.02,
               "noise_start": 1, "noise_stop": 3, "measure": (2,), "barriers": True}  # fmt: skip
-    return make_training("digits", "cnn", method, **(values | changes))
+    values |= changes
+    return make_training("digits", values.pop("model", "cnn"), method, **values)
 
 
 def files(root, run):
@@ -144,7 +145,7 @@ def test_a_damaged_checkpoint_is_named_moved_aside_and_not_used(damage, names, t
 def test_a_checkpoint_of_another_version_is_not_used(tmp_path, monkeypatch):
     run, said = spec(), []
     interrupted(tmp_path, run)
-    monkeypatch.setattr("antipgd.paper.networks.spec.TRAINING_VERSION", 2)
+    monkeypatch.setattr("antipgd.paper.networks.spec.TRAINING_VERSION", 99)
     assert Checkpoints(tmp_path, run, said.append).load() is None
     assert "made by another version" in said[0]
 
@@ -165,3 +166,45 @@ def test_trainings_begin_from_the_end_of_a_shared_beginning(tmp_path):
     assert train(run, tmp_path / "shared", tick=epochs.append) == alone
     assert epochs[0] == 1
     assert_same(tmp_path / "shared", tmp_path / "alone", run)
+
+
+def rows_of(record, last):
+    return [row for row in record.points if row[0] <= last]
+
+
+@pytest.mark.parametrize(("method", "window"), [
+    ("gd", {}), ("anti", {"noise_start": 0, "noise_stop": 2}), ("anti", {"noise_stop": 2}),
+    ("antisgd", {"noise_start": 0, "noise_stop": 3, "model": "mlp"}),
+])  # fmt: skip
+def test_an_extension_from_a_checkpoint_is_the_training_to_the_end_at_once(
+    method, window, tmp_path
+):
+    """Also measured where the first one ended: fully, though 30 images are used on the way."""
+    run = spec(
+        method, test_images=30, trace_images=40, trace_probes=32, flatness_images=40, **window
+    )
+    longer = run.extended(2)
+    alone = train(longer, tmp_path / "alone")
+    short = train(run, tmp_path / "shared")
+    epochs = []
+    assert train(longer, tmp_path / "shared", tick=epochs.append) == alone
+    assert epochs[0] == run.epochs
+    (states, log), (expected, expected_log) = (
+        files(tmp_path / name, longer) for name in ("shared", "alone")
+    )
+    states |= {"clean-at-stop.pt": files(tmp_path / "shared", run)[0].get("clean-at-stop.pt", {})}
+    assert log == expected_log
+    for name, state in expected.items():
+        assert state.keys() == states[name].keys()
+        assert all(torch.equal(value, states[name][key]) for key, value in state.items()), name
+    assert rows_of(alone, run.epochs) == list(short.points)
+    assert alone.points[-1][0] == run.epochs + 2
+
+
+def test_an_extension_does_not_go_on_from_the_middle_of_what_it_extends(tmp_path):
+    run = spec(noise_stop=2)
+    interrupted(tmp_path, run)
+    epochs = []
+    longer = train(run.extended(1), tmp_path, tick=epochs.append)
+    assert epochs[0] == 0
+    assert longer == train(run.extended(1))

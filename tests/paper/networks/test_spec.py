@@ -71,9 +71,11 @@ def test_the_name_depends_on_every_part():
         spec(noise_stop=7).name,
         spec(noisy="no_norms").name,
         spec(validation=True).name,
+        spec(held_out=1000).name,
         spec(measure=(5,)).name,
         spec(test_images=1000).name,
         spec(trace_images=500, trace_probes=48).name,
+        spec(trace_images=500, trace_probes=48, flatness_images=250).name,
         spec(barriers=True).name,
         spec(channels_last=False).name,
         spec(bf16=True).name,
@@ -90,10 +92,12 @@ def test_the_name_depends_on_every_part():
         spec(width=8).name,
         spec(seed=1).name,
         spec(epochs=11).name,
+        spec("gd").extended(1).name,
+        spec("gd", epochs=11, measure=(10,)).name,
         spec(size=None).name,
         spec(images=None).name,
     }
-    assert len(names) == 42
+    assert len(names) == 46
 
 
 def test_one_training_has_one_spelling():
@@ -125,6 +129,37 @@ def test_the_noise_free_beginning_is_a_training_of_its_own():
         assert spec(method, noise_start=4, noise_stop=8, measure=(1, 6)).prefix() == before
     forward = spec("noise", taps=(1, -2, 1), form="forward", noise_start=4, measure=(1,))
     assert forward.prefix() == before
+
+
+@pytest.mark.parametrize(("method", "window"), [
+    ("gd", {}), ("anti", {"noise_stop": 8}), ("anti", {"noise_start": 4, "noise_stop": 8}),
+])  # fmt: skip
+def test_an_extension_begins_with_what_it_extends(method, window):
+    run = spec(method, measure=(1, 5), test_images=100, **window)
+    longer = run.extended(7)
+    assert (longer.epochs, longer.extends, longer.measure) == (17, 10, (*run.measure, 17))
+    assert longer.prefix() == run
+    assert longer.prefix().name == run.name != longer.name
+    assert Training.from_plain(json.loads(longer.canonical())) == longer
+    assert [epoch for epoch in range(18) if longer.noise_acts(epoch)] == [
+        epoch for epoch in range(18) if run.noise_acts(epoch)
+    ]
+    assert [epoch for epoch in range(18) if longer.measured_fully(epoch)] == [
+        *(epoch for epoch in range(11) if run.measured_fully(epoch)), 17,
+    ]  # fmt: skip
+    assert longer.measured_fully(10)  # the old end
+
+
+@pytest.mark.parametrize(("method", "changes"), [("anti", {}), ("gd", {"schedule": "cosine"})])
+def test_what_depends_on_the_end_cannot_be_extended(method, changes):
+    with pytest.raises(ValueError, match="cannot be extended: a cosine schedule, or noise that is"):
+        spec(method, **changes).extended(5)
+
+
+def test_a_training_that_settings_are_chosen_by_is_not_tested_on_test_images():
+    assert [one.tuned_on for one in (spec(), spec(validation=True), spec(held_out=10))] == [
+        False, True, True,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -165,6 +200,12 @@ def test_the_noise_free_beginning_is_a_training_of_its_own():
         ({"measure": (11,)}, "measured epochs must lie between 0 and 10; got 11"),
         ({"trace_images": 100}, "both trace_images and trace_probes; got 100 and 0"),
         ({"trace_images": 9, "trace_probes": 9}, "trace_probes must be 0 or at least 32; got 9"),
+        ({"flatness_images": 250}, "flatness_images=250 needs trace_probes; got 0"),
+        ({"flatness_images": -1}, "flatness_images must be a whole number >= 0; got -1"),
+        ({"held_out": 45_010}, "has 45000 training images beside images=5000; got held_out=45010"),
+        ({"images": None, "held_out": 10}, "has 0 training images beside images=None"),
+        ({"held_out": 10, "validation": True}, "either held_out or validation; got both"),
+        ({"held_out": 1.5}, "held_out must be a whole number >= 0; got 1.5"),
     ],
 )
 def test_refusals_name_the_value_and_what_is_accepted(changes, message):

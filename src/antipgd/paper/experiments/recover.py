@@ -70,7 +70,7 @@ def claims(results: Results) -> list[Claim]:
                FIGURE, f"at z, {on}, against GD's at epoch {start}", (anti, stop), (anti, start)),
         judged("recover.near_sgd", f"Anti-PGD gets within {NEAR:g} point of SGD without stopping "
                "the noise", FIGURE, f"{NEAR:g} point minus SGD's final accuracy plus Anti-PGD's at "
-               f"z, {on}; points", close, ((anti, stop), (sgd, None))),
+               f"z, {on}; points", close, ((anti, stop), (sgd, None)), margin=None),
         better("recover.more_than_pgd", "Anti-PGD recovers much better than PGD", FIGURE,
                "both relaxed by noise-free epochs", (anti, None), (pgd, None)),
         above("recover.more_than_pgd_w", "(ours) also at w, under noise, which is no minimum",

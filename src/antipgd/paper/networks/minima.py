@@ -12,7 +12,16 @@ out.
 
 from collections.abc import Sequence
 
-from antipgd.paper.claims import Claim, Numbers, compare_difference, compare_ratio, not_at_minimum
+import numpy as np
+
+from antipgd.paper.claims import (
+    Claim,
+    Numbers,
+    above,
+    compare_difference,
+    compare_ratio,
+    not_at_minimum,
+)
 from antipgd.paper.networks.accepted import loss_at_zero
 from antipgd.paper.networks.arms import Values, value, values
 from antipgd.paper.networks.scales import EXTENSION
@@ -69,13 +78,16 @@ def better(
 
 def judged(
     id: str, statement: str, reference: str, tested: str, difference: Numbers,
-    places: Sequence[Place], margin: float = LEVEL_POINTS,
+    places: Sequence[Place], margin: float | None = LEVEL_POINTS,
 ) -> Claim:  # fmt: skip
-    """Claims that differences are positive, where all that was compared is at a minimum."""
+    """Claims that differences are positive, where all that was compared is at a minimum; without a
+    margin nothing is level: they contain one already."""
     missing = _missing(*places)
     if missing:
         return not_at_minimum(id, statement, reference, f"{tested}; not at a minimum: {missing}",
                               difference)  # fmt: skip
+    if margin is None:
+        return above(id, statement, reference, tested, difference, 0)
     return compare_difference(id, statement, reference, tested, difference, margin)
 
 
@@ -83,10 +95,21 @@ def flatter(
     id: str, statement: str, reference: str, tested: str, measure: str, ours: Place, theirs: Place
 ) -> Claim:
     """Claims a smaller measure of one arm at a minimum than of another, as a ratio."""
-    missing = _missing(ours, theirs)
-    if missing:
-        losses = values(ours[0], "train_loss", ours[1])
-        return not_at_minimum(id, statement, reference, f"{tested}; training losses of ours; not "
-                              f"at a minimum: {missing}", losses)  # fmt: skip
+    missed = unmeasured(id, statement, reference, tested, (ours, theirs))
+    if missed is not None:
+        return missed
     return compare_ratio(id, statement, reference, tested, values(ours[0], measure, ours[1]),
                          values(theirs[0], measure, theirs[1]))  # fmt: skip
+
+
+def unmeasured(
+    id: str, statement: str, reference: str, tested: str, places: Sequence[Place]
+) -> Claim | None:
+    """For what is measured at minima alone: says that some are none, with the largest training loss
+    of each seed; None if all are."""
+    missing = _missing(*places)
+    if not missing:
+        return None
+    losses = np.max([values(records, "train_loss", epoch) for records, epoch in places], axis=0)
+    return not_at_minimum(id, statement, reference, f"{tested}; largest training loss by seed; not "
+                          f"at a minimum: {missing}", losses)  # fmt: skip

@@ -148,16 +148,24 @@ class Search(Generic[T]):
 
     def run(self) -> T:
         """The same with its grids and the values that were chosen."""
+        self._search()
+        while short := self._short():
+            self._lengthen(short)
+            self._search()  # a better learning rate is one at which σ has not been tried
+        return self.found
+
+    def _search(self) -> None:
+        """Learning rates, then σ, until the best of each is inside its grid."""
         for field in ("lr", "sigma"):
             arms = [arm for arm, what in self._fields.items() if what == field]
             self._choose(arms)
             while any(at_the_end(means(self.table, arm)) for arm in arms) and self._lengthen(arms):
                 self._choose(arms)
+
+    def _short(self) -> list[str]:
+        """The arms with fewer values than others."""
         most = max(len(self.found.grids[arm]) for arm in self._fields)
-        while short := [arm for arm in self._fields if len(self.found.grids[arm]) < most]:
-            self._lengthen(short)
-            self._choose(short)
-        return self.found
+        return [arm for arm in self._fields if len(self.found.grids[arm]) < most]
 
     def _choose(self, arms: Sequence[str]) -> None:
         """Train the grids of these arms and take the best values."""
@@ -200,12 +208,14 @@ def scale_to_use(name: str, out: Path) -> Scale:
         there = json.loads(path.read_text("utf-8"))
         chosen = {arm: number(f"{arm}", one, 0, above=True) for arm, one in there["chosen"].items()}
         seeds = {norm: whole(f"seeds of {norm}", n, 2) for norm, n in there["seeds"].items()}
-        grids = {arm: tuple(number(arm, one, 0) for one in grid)
+        grids = {arm: tuple(number(arm, one, 0, above=True) for one in grid)
                  for arm, grid in there["grids"].items()}  # fmt: skip
     except (ValueError, AttributeError, TypeError, KeyError, OverflowError, RecursionError) as why:
         raise ValueError(f"{path} is not what `antipgd tune` writes: {why}") from why
     for unknown in (chosen.keys() | grids.keys()) - TUNED.keys():
         raise ValueError(f"{path} names {unknown!r}; accepted: {', '.join(TUNED)}")
+    for unknown in seeds.keys() - scale.seeds.keys():
+        raise ValueError(f"{path} names norm {unknown!r}; accepted: {', '.join(scale.seeds)}")
     return replace(scale, chosen={**scale.chosen, **chosen}, seeds={**scale.seeds, **seeds},
                    grids={**scale.grids, **grids})  # fmt: skip
 
@@ -226,16 +236,18 @@ def tune(
     """Train what is missing, print the table and write what won; 1 if trainings failed."""
     make_folder(out)
     store = Store(out / "store", lambda message: print(message, file=sys.stderr))
-    began, counted = time.perf_counter(), {"trainings": 0, "found": 0}
+    began = time.perf_counter()
+    trained: set[str] = set()
+    there: set[str] = set()  # stored before this command
 
     def train(runs: list[Training]) -> list[Record]:
+        there.update(r.name for r in runs if r.name not in trained and store.state(r) == "done")
         outcome = complete_trainings(runs, store, threads, device, retry=retry)
         for failure in outcome.failures.values():
             print(f"failed: {arm_of(failure.run)}: {failure.reason}")
         if len(outcome.records) < len(runs):
             raise MissingError(f"{len(runs) - len(outcome.records)} of {len(runs)} missing")
-        counted["trainings"] += len(runs)
-        counted["found"] += outcome.found
+        trained.update(run.name for run in runs)
         return outcome.in_order(runs)
 
     search = Search(scale_named(name), train)
@@ -250,7 +262,7 @@ def tune(
     write(out / f"tuning-{name}.csv", search.table.to_csv(index=False).encode())
     write(_path(name, out), _written(scale))
     _show(scale, search.table)
-    print(f"{counted['trainings']} trainings, {counted['found']} found stored, in "
+    print(f"{len(trained)} trainings, {len(there)} found stored, in "
           f"{time.perf_counter() - began:.0f} s")  # fmt: skip
     print(f"experiments with --out {out} use these from now on: {_path(name, out)}")
     return 0

@@ -8,6 +8,7 @@ import pytest
 
 from antipgd.noise.stream import stream_key, stream_words
 from antipgd.paper.networks.data import Images, load, subset, validation_split
+from antipgd.paper.networks.data.choosing import held_out_beside
 
 CLASSES, EACH = 4, 25
 
@@ -106,6 +107,33 @@ def test_a_subset_of_what_is_left_keeps_clear_of_the_validation_part(images):
 def test_validation_is_not_the_subset_of_the_same_seed(images):
     moved = numbers(validation_split(images, 0.2, seed=0).validation_images)
     assert moved != numbers(subset(images, per_class=5, seed=0).train_images)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("total", "held_out"), [(8, 12), (4, 4), (60, 40)])
+def test_images_are_held_out_beside_a_subset(images, seed, total, held_out):
+    made = held_out_beside(images, total, held_out, seed)
+    kept, beside = numbers(made.train_images), numbers(made.validation_images)
+    assert (
+        made.train_images.tolist() == subset(images, total=total, seed=seed).train_images.tolist()
+    )
+    assert not set(kept) & set(beside)
+    assert beside == sorted(set(beside))
+    assert Counter(made.validation_labels.tolist()) == dict.fromkeys(range(4), held_out // 4)
+    assert (images.train_labels[beside] == made.validation_labels).all()
+    assert numbers(made.test_images) == numbers(images.test_images)
+    both = subset(images, total=total + held_out, seed=seed)  # the very next ones, none between
+    assert sorted(kept + beside) == numbers(both.train_images)
+
+
+@pytest.mark.parametrize(("total", "held_out", "message"), [
+    (8, 10, "held_out must be a multiple of the 4 classes; got 10"),
+    (10, 8, "total must be a multiple of the 4 classes; got 10"),
+    (60, 44, "from 1 to 25 training images for every class; got 26 per class"),
+])  # fmt: skip
+def test_impossible_images_beside(images, total, held_out, message):
+    with pytest.raises(ValueError, match=message):
+        held_out_beside(images, total, held_out, 0)
 
 
 def test_unequal_classes_give_the_same_fraction_each():

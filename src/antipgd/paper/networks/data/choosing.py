@@ -83,6 +83,10 @@ def subset(
 def held_out_beside(images: Images, total: int, held_out: int, seed: int) -> Images:
     """The subset of `total` that `subset` draws, and for validation the next `held_out` images in
     the same order: others, as many of every class."""
+    if held_out % len(images.classes):
+        raise ValueError(
+            f"held_out must be a multiple of the {len(images.classes)} classes; got {held_out}"
+        )
     chosen = subset(images, total=total, seed=seed)
     first = _wanted_per_class(images, None, total)
     more = _wanted_per_class(images, None, total + held_out) - first
