@@ -8,7 +8,8 @@ from torch.nn.functional import cross_entropy, relu, unfold
 
 from antipgd.paper.networks.models import groups_of, make_network
 
-CASES = [("resnet18", 4, (3, 16, 16)), ("cnn", 6, (1, 8, 8)), ("mlp", 12, (1, 8, 8))]
+CASES = [("resnet18", 4, (3, 16, 16)), ("cnn", 6, (1, 8, 8)), ("lenet", 4, (1, 8, 8)),
+         ("lenet", 3, (2, 9, 9)), ("mlp", 12, (1, 8, 8))]  # fmt: skip
 
 
 def network(model, width, shape, classes=10, seed=0, norm="batch"):
@@ -37,6 +38,8 @@ def resnet_size(w, channels, classes):
         ("resnet18", 8, (3, 32, 32), 10, resnet_size(8, 3, 10)),
         ("resnet18", 5, (1, 8, 8), 7, resnet_size(5, 1, 7)),
         ("cnn", 6, (1, 8, 8), 10, 9 * 6 + 12 + 9 * 6 * 12 + 24 + 12 * 10 + 10),
+        ("lenet", 4, (1, 8, 8), 10, 36 + 8 + 36 * 8 + 16 + 33 * 16 + 17 * 10),
+        ("lenet", 3, (2, 9, 13), 7, 54 + 6 + 27 * 6 + 12 + (6 * 3 * 4 + 1) * 12 + 13 * 7),
         ("mlp", 12, (1, 8, 8), 10, 65 * 12 + 13 * 12 + 13 * 10),
     ],
 )
@@ -84,6 +87,9 @@ def again(model, weights, x, norm="batch"):
         x = x.reshape(len(x), -1)
         for _ in range(2):
             x = (x @ next(w).T + next(w)).clamp(min=0)
+    elif model == "lenet":
+        x = conv_norm(conv_norm(x, 2).clamp(min=0), 2).clamp(min=0)
+        x = (x.reshape(len(x), -1) @ next(w).T + next(w)).clamp(min=0)
     elif model == "cnn":
         x = conv_norm(conv_norm(x).clamp(min=0), 2).clamp(min=0).mean((2, 3))
     else:
@@ -184,6 +190,20 @@ def test_without_norms_convolutions_have_biases_and_the_bounds_of_he():
     ):
         assert not zero.detach().any()
     assert all(block.conv1.weight.detach().any() for block in blocks)
+
+
+def test_without_norms_only_the_last_layer_of_a_lenet_begins_at_zero():
+    made = network("lenet", 8, (1, 8, 8), norm="none")
+    bounds = {"conv1": 9, "conv2": 9 * 8, "hidden": 16 * 4}
+    for name, inputs in bounds.items():
+        layer = getattr(made, name)
+        largest = float(layer.weight.detach().abs().max())
+        assert largest == pytest.approx(math.sqrt(6 / inputs), rel=0.05), name
+        assert not layer.bias.detach().any()
+    assert not made.linear.weight.detach().any()
+    normed = network("lenet", 8, (1, 8, 8))
+    assert float(normed.hidden.weight.detach().abs().max()) == pytest.approx(1 / 8, rel=0.05)
+    assert normed.linear.weight.detach().any()
 
 
 @pytest.mark.parametrize(("norm", "width"), [("group", 1), ("group", 2), ("group", 3), ("none", 2),

@@ -18,7 +18,7 @@ from antipgd.paper.networks import workers as processes
 from antipgd.paper.networks.checkpoint import Checkpoints
 from antipgd.paper.networks.spec import make_training
 from antipgd.paper.networks.train import train
-from antipgd.paper.networks.workers import complete_trainings, run_processes
+from antipgd.paper.networks.workers import complete_trainings, forget_all, run_processes
 from antipgd.paper.record import Failure
 from antipgd.paper.store import Store
 
@@ -46,6 +46,35 @@ def test_a_store_is_completed_with_trainings(tmp_path):
     assert (tmp_path / "checkpoints" / runs[1].prefix().name / "log.csv").exists()
     again = complete_trainings(runs, store, 1, show_progress=False)
     assert (again.found, len(again.records)) == (4, 3)
+
+
+def checkpoints(tmp_path):
+    return {path.parent.name for path in (tmp_path / "checkpoints").rglob("checkpoint.pt")}
+
+
+def test_kept_checkpoints_are_gone_on_from_and_then_forgotten(tmp_path):
+    store = Store(tmp_path / "store")
+    runs = [spec(epochs=4, noise_start=1, noise_stop=2), spec("gd")]
+    complete_trainings(runs, store, 1, keep=True, show_progress=False)
+    assert checkpoints(tmp_path) == {run.name for run in runs}
+    longer = [run.extended(2) for run in runs]
+    for path in (tmp_path / "checkpoints").rglob("log.csv"):
+        path.unlink()  # written with every checkpoint, so by those who train
+    complete_trainings(longer, store, 1, keep=True, show_progress=False)
+    assert [store.get(run) for run in longer] == [train(run) for run in longer]
+    written = {p.parent.name for p in (tmp_path / "checkpoints").rglob("log.csv")}
+    assert written == {run.name for run in longer}
+    forget_all(store, [spec("sgd", epochs=1), *longer[:1]])  # what has no record is left alone
+    assert checkpoints(tmp_path) == {runs[1].name, longer[1].name}
+    forget_all(store, [*runs, *longer])
+    assert not checkpoints(tmp_path)
+
+
+def test_a_checkpoint_without_a_record_is_not_forgotten(tmp_path):
+    store, run = Store(tmp_path / "store"), spec("gd", epochs=1)
+    train(run, tmp_path / "checkpoints")
+    forget_all(store, [run])
+    assert checkpoints(tmp_path) == {run.name}
 
 
 def test_two_commands_do_not_train_in_one_folder(tmp_path):
