@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from antipgd.paper.claims import (
     FAILS,
@@ -125,8 +126,11 @@ def test_a_difference_that_is_neither_is_undecided():
 
 @pytest.mark.parametrize(
     ("ratio", "verdict"),
-    [(1.0, LEVEL), (0.97, LEVEL), (1.03, LEVEL), (0.9, HOLDS), (0.955, HOLDS), (1.1, FAILS)],
-)
+    [
+        (1.0, LEVEL), (0.97, LEVEL), (1.04, LEVEL), (0.9, HOLDS), (0.955, HOLDS), (1.046, FAILS),
+        (1.1, FAILS),
+    ],
+)  # fmt: skip
 def test_ratios_are_level_within_the_margin(ratio, verdict):
     theirs = np.exp(np.random.default_rng(0).normal(0, 3, 20))
     claim = compare_ratio(*TEXT, ratio * theirs * np.exp(0.02 * SPREAD), theirs)
@@ -182,3 +186,15 @@ def test_p_is_small_exactly_where_the_interval_decides():
             assert claim.needed is None or claim.verdict == UNDECIDED
             seen.add(claim.verdict)
     assert seen == {HOLDS, LEVEL, UNDECIDED, FAILS}
+
+
+def test_p_is_against_the_bound_that_the_verdict_is_about():
+    level = compare_difference(*TEXT, SPREAD + 0.4)
+    assert level.p == pytest.approx(stats.ttest_1samp(SPREAD + 0.4, 1.0).pvalue)  # the nearer one
+    holds = compare_difference(*TEXT, SPREAD + 2)
+    assert holds.p == pytest.approx(stats.ttest_1samp(SPREAD + 2, 0.0).pvalue)
+    assert near(*TEXT, SPREAD, 0.1, 0.5).p == pytest.approx(stats.ttest_1samp(SPREAD, -0.4).pvalue)
+    assert near(*TEXT, SPREAD, 2.0, 0.5).p == pytest.approx(stats.ttest_1samp(SPREAD, 1.5).pvalue)
+    doubled = smaller(*TEXT, np.exp(SPREAD), np.ones(20), factor=2)
+    assert doubled.p == pytest.approx(stats.ttest_1samp(SPREAD, np.log(2)).pvalue)
+    assert mostly(*TEXT, [True] * 40, at_least=0.9).p == pytest.approx(2 * 0.9**40)

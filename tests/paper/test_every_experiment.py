@@ -10,15 +10,15 @@ import math
 import warnings
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from antipgd.paper.claims import NOT_AT_MINIMUM, SEVERITY
 from antipgd.paper.coverage import paper_claims
-from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, runs_of, scaled_experiments
+from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, more_runs_of, runs_of
 from antipgd.paper.figures import rendered
-from antipgd.paper.networks.minima import extensions
 from antipgd.paper.networks.scales import scale_named
 from antipgd.paper.networks.spec import MEASURES
 from antipgd.paper.record import Record
@@ -26,6 +26,8 @@ from antipgd.paper.results import Results
 from antipgd.paper.simulation.problems import make_problem
 
 RELAX_STEPS = 10
+SMOKE = scale_named("smoke")
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
 
 @cache
@@ -81,33 +83,47 @@ def made_up(run, diverged, fits=False):
 
 @cache
 def planned(name):
-    scale = scale_named("smoke") if is_scaled(name) else None
-    return runs_of(name, 2, scale)
+    return runs_of(name, 2, SMOKE if is_scaled(name) else None)
 
 
-def results_of(name, half_diverged):
-    return Results(made_up(run, half_diverged and run.seed % 2 == 1) for run in planned(name))
+FITS = {
+    "finite": lambda run: False,  # nor does what goes on
+    "half-diverged": lambda run: False,
+    "at-a-minimum": lambda run: True,
+    "one-went-on": lambda run: run.seed != 1 or bool(run.extends),
+}
 
 
-def fitted(name, missed=()):
-    """Records of networks at a minimum but for some seeds, all of whose trainings went on to one."""
-    records = [made_up(run, False, run.seed not in missed) for run in planned(name)]
-    more = extensions(records)
-    assert {run.seed for run in more} == set(missed)
-    return Results([*records, *(made_up(run, False, True) for run in more)])
+def results_of(name, kind):
+    """Records of an experiment's runs, and of those that follow from them."""
+    records, more = {}, planned(name)
+    while more:
+        for run in more:
+            lost = kind == "half-diverged" and run.seed % 2 == 1
+            records[run.name] = made_up(run, lost, is_scaled(name) and FITS[kind](run))
+        following = more_runs_of(name, [*records.values()], SMOKE) if is_scaled(name) else []
+        more = [run for run in following if run.name not in records]
+    return Results(records.values())
 
 
-CASES = [(name, kind) for name in EXPERIMENTS for kind in ("finite", "half-diverged")]
-CASES += [(name, kind) for name in scaled_experiments() for kind in ("at-a-minimum", "one-went-on")]
+def check_readme(name, claims):
+    """Rows that this experiment decides alone have as many parts in README."""
+    for row in paper_claims():
+        if row.experiments == [name]:
+            start = f"| {row.title} | ".replace("|v|", "\\|v\\|")
+            (line,) = [line for line in README.splitlines() if line.startswith(start)]
+            assert f" of {len(row.deciding(claims))} | " in line
+
+
+CASES = [(name, kind) for name in EXPERIMENTS for kind in list(FITS)[: 4 if is_scaled(name) else 2]]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_claims_and_figure_of_any_records(name, kind):
-    half_diverged = kind == "half-diverged"
-    if kind in ("finite", "half-diverged"):
-        results = results_of(name, half_diverged)
-    else:
-        results = fitted(name, missed=() if kind == "at-a-minimum" else (1,))
+    results, half_diverged = results_of(name, kind), kind == "half-diverged"
+    longer = {record.run.seed for record in results.records if getattr(record.run, "extends", 0)}
+    if is_scaled(name):
+        assert longer == {"at-a-minimum": set(), "one-went-on": {1}}.get(kind, {0, 1})
     claims = load(name).claims(results)
     missed = {claim.id for claim in claims if claim.verdict == NOT_AT_MINIMUM}
     assert bool(missed) == (is_scaled(name) and kind in ("finite", "half-diverged"))
@@ -126,6 +142,8 @@ def test_claims_and_figure_of_any_records(name, kind):
         if not half_diverged and claim.n >= 2:  # of fewer seeds there is no interval
             assert math.isfinite(claim.value), claim
             assert claim.low <= claim.value <= claim.high, claim
+    if not is_scaled(name):
+        check_readme(name, claims)
     for pattern in patterns:
         if pattern.partition(".")[0] == name:
             assert any(fnmatchcase(id_, pattern) for id_ in ids), pattern

@@ -92,6 +92,10 @@ def test_the_command_ends_with_verdicts_and_the_page(out, capsys):
     assert main(["paper", *SMALL, "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert re.search(r"anticorrelation +holds +15 of +15 parts hold", said)
+    assert "checks of the machine: 1 rows of 15 parts; 1 holds" in said
+    assert "additions of ours: 1 rows of 4 parts; " in said
+    assert "claims of the paper" not in said  # none is judged here
+    assert "    “The name Anti-PGD comes from the fact that consecutive perturbations" in said
     assert "made with 2 seeds instead of the number fixed" in said
     assert said.strip().endswith(f"the page: {out / 'report.html'}")
     assert "not judged here: smoothing" in said
@@ -110,10 +114,19 @@ def test_claims_are_a_list_of_plain_values(out):
             "low",
             "high",
             "n",
+            "p",
+            "needed",
         } <= claim.keys()
         assert claim["verdict"] in SEVERITY
         assert claim["low"] <= claim["value"] <= claim["high"]
         assert claim["id"].partition(".")[0] in ("anticorrelation", "label_noise")
+
+
+def test_the_verdicts_are_written_as_markdown(out):
+    text = (out / "verdicts.md").read_text()
+    assert "| injections anticorrelated by ½, nothing else | holds | 15 of 15 |  |" in text
+    assert "| label noise of matched strength is Anti-PGD | " in text
+    assert text.startswith("6 small training runs, 19 statements judged:")
 
 
 def contents(folder):
@@ -127,11 +140,12 @@ def contents(folder):
 def test_whatever_is_deleted_is_restored_exactly(out, monkeypatch):
     before = contents(out)
     records = {path: path.read_bytes() for path in (out / "store" / "record").rglob("*.json")}
-    assert {"report.html", "claims.json"} <= {str(path) for path in before}
+    assert {"report.html", "claims.json", "verdicts.md"} <= {str(path) for path in before}
     victim, content = next(iter(records.items()))
     victim.unlink()
     for path in (
         "report.html",
+        "verdicts.md",
         "claims.json",
         "figures/label_noise.png",
         "figures/label_noise.svg",

@@ -9,7 +9,7 @@ from scipy import stats
 
 from antipgd.estimate import Estimate
 from antipgd.paper.claims import FAILS, HOLDS, LEVEL, NOT_AT_MINIMUM, UNDECIDED, Claim
-from antipgd.paper.coverage import PaperClaim, judged_together, together
+from antipgd.paper.coverage import PaperClaim, judged_together, together, verdict_in_row
 from antipgd.paper.significance import (
     benjamini_hochberg,
     holm,
@@ -166,6 +166,9 @@ def test_a_part_that_does_not_survive_its_row_becomes_undecided():
     assert (found[1].low, found[1].high, found[1].p) == (0.5, 1.5, 0.02)
     assert [part.tested for part in found if part.id in ("row.a", "row.d", "row.e")] == ["at w"] * 3
     assert together(parts[1:2]) == parts[1:2]  # alone it stands
+    assert [verdict_in_row(part) for part in found] == [
+        HOLDS, "undecided by Holm", "undecided by Holm", UNDECIDED, NOT_AT_MINIMUM, LEVEL,
+    ]  # fmt: skip
 
 
 def test_rows_do_not_weaken_each_other():

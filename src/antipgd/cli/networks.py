@@ -143,7 +143,7 @@ def _records(options: argparse.Namespace) -> int:
     from antipgd.paper.networks.shipped import shipped, stored_records, summary
     from antipgd.paper.networks.tuning import scale_to_use
     from antipgd.paper.store import Store
-    from antipgd.paper.verdicts import drawn, network_runs
+    from antipgd.paper.verdicts import drawn, network_runs, reached
 
     try:
         if options.out is None:
@@ -158,16 +158,18 @@ def _records(options: argparse.Namespace) -> int:
         records = [] if found is None else list(found.records.values())
     else:
         check_results(options.out)
-        records = stored_records(Store(options.out / "store", say), runs.values())
+        store = Store(options.out / "store", say)
+        records = stored_records(store, reached(scale, store))
     if not any(not record.run.tuned_on for record in records):
         where = "ship with the package" if options.out is None else f"are in {options.out}"
         say(f"no trainings of scale {scale.name} {where}")
         return 1
     print(summary(records).to_string(index=False, na_rep=""))
-    tuning = sum(record.run.tuned_on for record in records)
-    longer = sum(bool(record.run.extends) for record in records)
-    print(f"{len(records) - longer} of {len(runs)} trainings, {tuning} of them to tune"
-          + (f"; {longer} went on" if longer else ""))  # fmt: skip
+    planned = [record for record in records if record.run.name in runs]
+    tuning = sum(record.run.tuned_on for record in planned)
+    more = len(records) - len(planned)
+    print(f"{len(planned)} of {len(runs)} trainings, {tuning} of them to tune"
+          + (f"; {more} that followed from them" if more else ""))  # fmt: skip
     if options.figures is not None:
         _write_figures(drawn(records, scale), options.figures)
     return 0

@@ -30,7 +30,7 @@ Numbers = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper and what became of it.
+    """A statement and what became of it.
 
     `id` is "experiment.part"; `reference` the label in the paper; `tested` says exactly what was
     tested (place, step, n); `value` lies in the interval from `low` to `high`. `p` is two-sided,

@@ -5,21 +5,27 @@ some would hold or fail by chance.
 """
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 
 from antipgd.paper.claims import HOLDS, UNDECIDED, Claim, worst
-from antipgd.paper.significance import holm
+from antipgd.paper.significance import benjamini_hochberg, holm
 
 NOT_JUDGED = "not judged"
+LEVEL_OF_ROWS = 0.05  # the chance that any part of a row is decided wrongly
 KINDS = {
     "paper": "claims of the paper",
     "ours": "additions of ours",
     "machine": "checks of the machine",
 }  # counted apart: what can hardly fail must not swell the number of claims that hold
+
+CONTROLS: dict[str, Callable[[Sequence[float], float], list[bool]]] = {
+    "Holm": holm,
+    "false discovery rate": benjamini_hochberg,
+}
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,8 @@ class PaperClaim:
     """A row of the verdict table; `parts` are patterns of the ids of claims that decide it.
 
     `kind` is one of `KINDS`; `quote` are the paper's own words, which a row of kind "paper" must
-    have; `title` says it in a line.
+    have; `title` says it in a line. `control`: how its parts are judged together, a name of
+    `CONTROLS`.
     """
 
     id: str
@@ -37,6 +44,7 @@ class PaperClaim:
     kind: str = "paper"
     title: str = ""
     quote: str = ""
+    control: str = "Holm"
 
     def decides(self, claim: Claim) -> bool:
         """Whether a claim is a part of this row."""
@@ -83,7 +91,7 @@ def paper_claims() -> list[PaperClaim]:
     """The rows of the verdict table, in the page's order."""
     return [
         PaperClaim(row["id"], row["reference"], row["says"], tuple(row["parts"]), row["kind"],
-                   row["title"], row.get("quote", ""))
+                   row["title"], row.get("quote", ""), row.get("control", "Holm"))
         for row in _table()["claim"]
     ]  # fmt: skip
 
@@ -93,25 +101,33 @@ def paper_figures() -> list[PaperFigure]:
     return [PaperFigure(row["label"], tuple(row["panels"])) for row in _table()["figure"]]
 
 
-def together(parts: Sequence[Claim]) -> list[Claim]:
-    """The parts of a row, undecided where Holm's step-down over all of them does not let them be
-    decided. Intervals stay the plain ones; a part without p is no comparison and does not count."""
+def together(parts: Sequence[Claim], control: str = "Holm") -> list[Claim]:
+    """The parts of a row, undecided where Holm's step-down over all of them (of a map, the rate of
+    false discoveries) does not let them be decided. Intervals stay the plain ones; a part without p
+    is no comparison and does not count."""
     compared = [part for part in parts if part.p is not None]
-    fallen = holm([part.p for part in compared if part.p is not None])
+    ps = [part.p for part in compared if part.p is not None]
+    fallen = CONTROLS[control](ps, LEVEL_OF_ROWS)
     kept = {part.id for part, falls in zip(compared, fallen, strict=True) if falls}
     return [
         part if part.p is None or part.verdict == UNDECIDED or part.id in kept
         else replace(part, verdict=UNDECIDED,
-                     tested=f"{part.tested} (undecided by Holm over {len(compared)})")
+                     tested=f"{part.tested} (undecided by {control} over {len(compared)})")
         for part in parts
     ]  # fmt: skip
+
+
+def verdict_in_row(part: Claim) -> str:
+    """A part's verdict in words: by Holm where its own interval would decide."""
+    by_row = part.verdict == UNDECIDED and part.p is not None and part.p < LEVEL_OF_ROWS
+    return f"{part.verdict} by Holm" if by_row else part.verdict
 
 
 def judged_together(claims: Sequence[Claim], rows: Sequence[PaperClaim]) -> list[Claim]:
     """All claims in their order, those of each row judged together."""
     found = {claim.id: claim for claim in claims}
     for row in rows:
-        found.update({part.id: part for part in together(row.deciding(claims))})
+        found.update({part.id: part for part in together(row.deciding(claims), row.control)})
     return [found[claim.id] for claim in claims]
 
 

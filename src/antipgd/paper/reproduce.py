@@ -20,12 +20,21 @@ from antipgd.paper.coverage import (
     decided,
     judged_together,
     paper_claims,
+    verdict_in_row,
 )
 from antipgd.paper.errata import SLIPS
-from antipgd.paper.experiments import SHOWN_SCALE, about, choose, is_scaled, runs_of, title_of
+from antipgd.paper.experiments import (
+    SHOWN_SCALE,
+    about,
+    choose,
+    is_scaled,
+    load,
+    more_runs_of,
+    runs_of,
+    title_of,
+)
 from antipgd.paper.files import FilesError, FilesUsageError, write
 from antipgd.paper.networks.cost import training_seconds
-from antipgd.paper.networks.minima import extensions
 from antipgd.paper.networks.scales import Scale, scale_named
 from antipgd.paper.networks.shipped import shipped
 from antipgd.paper.networks.spec import Training
@@ -67,11 +76,12 @@ class _Plan:
         return self._each_once(scaled=True)
 
     def extend(self, outcome: Outcome) -> list[Any]:
-        """Add the trainings that have to go on because one of an experiment's did not end at a
-        minimum; those that are new."""
+        """Add the trainings that follow from the records there are: those that have to go on
+        because one did not end at a minimum, or what an experiment says; those that are new."""
         known = {run.name for run in self.trainings}
         for name in [name for name in self.runs if is_scaled(name)]:
-            self.runs[name] = [*self.runs[name], *extensions(outcome.in_order(self.runs[name]))]
+            more = more_runs_of(name, outcome.in_order(self.runs[name]), self.scale)
+            self.runs[name] = [*{run.name: run for run in (*self.runs[name], *more)}.values()]
         return [run for run in self.trainings if run.name not in known]
 
     def _each_once(self, scaled: bool) -> list[Spec]:
@@ -157,7 +167,12 @@ def _together(items: Sequence[Item]) -> list[Item]:
     """The same items, the parts of every row of the table judged together."""
     claims = [claim for item in items for claim in item.claims]
     found = {claim.id: claim for claim in judged_together(claims, paper_claims())}
-    return [replace(item, claims=[found[claim.id] for claim in item.claims]) for item in items]
+    judged = []
+    for item in items:
+        own = [found[claim.id] for claim in item.claims]
+        words = getattr(load(item.name), "words", lambda claims: "")(own)
+        judged.append(replace(item, claims=own, about=f"{item.about} {words}".strip()))
+    return judged
 
 
 def _network_notes(plan: _Plan) -> list[str]:
@@ -179,6 +194,12 @@ def _write_claims(path: Path, claims: Sequence[Claim]) -> None:
     write(path, (json.dumps(listed, indent=1, ensure_ascii=False) + "\n").encode())
 
 
+def _open_part(part: Claim) -> str:
+    """What is said of a part that does not hold."""
+    seeds = f", {part.needed:,} would decide" if part.needed else ""
+    return f"{verdict_in_row(part)}: {part.statement}: {measured(part)}, n={part.n}{seeds}"
+
+
 def _print_verdicts(rows: Sequence[Decided]) -> None:
     """Row by row with the paper's words and what does not hold, kind by kind."""
     for kind, words in KINDS.items():
@@ -193,8 +214,7 @@ def _print_verdicts(rows: Sequence[Decided]) -> None:
                 print(f"    “{one.row.quote}”")
             for part in one.parts:
                 if part.verdict != HOLDS:
-                    print(f"    {part.verdict}: {part.statement}: {measured(part)}, n={part.n}"
-                          + (f", {part.needed:,} would decide" if part.needed else ""))  # fmt: skip
+                    print(f"    {_open_part(part)}")
     later = [one.row.id for one in rows if one.verdict == NOT_JUDGED]
     if later:
         print(f"not judged here: {', '.join(later)}")
@@ -218,8 +238,7 @@ def _shipped(plan: _Plan) -> Outcome:
 
 def _extended(plan: _Plan, outcome: Outcome, find: Callable[[list[Any]], Outcome]) -> Outcome:
     """The same with those trainings that have to go on."""
-    more = plan.extend(outcome)
-    if more:
+    while more := plan.extend(outcome):
         outcome.absorb(find(more))
     return outcome
 

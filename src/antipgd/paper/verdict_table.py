@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from antipgd.paper.claims import HOLDS, SEVERITY, Claim
-from antipgd.paper.coverage import KINDS, NOT_JUDGED, Decided
+from antipgd.paper.coverage import KINDS, NOT_JUDGED, Decided, verdict_in_row
 from antipgd.paper.files import FilesUsageError, write
 
 BEGIN, END = "<!-- verdicts.md begins -->", "<!-- verdicts.md ends -->"
@@ -55,7 +55,7 @@ def _open_parts(parts: Sequence[Claim]) -> str:
     """What does not hold, worst first: part, value and interval."""
     left = [part for part in parts if part.verdict != HOLDS]
     left.sort(key=lambda part: -SEVERITY.index(part.verdict))
-    named = [f"{part.verdict}: {_name(part)} {_measured(part)}" for part in left[:NAMED]]
+    named = [f"{verdict_in_row(part)}: {_name(part)} {_measured(part)}" for part in left[:NAMED]]
     rest = len(left) - NAMED
     return "; ".join([*named, f"and {rest} more"] if rest > 0 else named)
 

@@ -1,7 +1,8 @@
 """The desk: an experiment's records become claims and a figure, made again only if need be.
 
 Also draws and lists what has been trained of a scale, complete or not. As a script it writes the
-file of records that ships: `python -m antipgd.paper.verdicts SCALE STORE FILE`.
+file of records that ships: `python -m antipgd.paper.verdicts SCALE STORE FILE
+rules=COMMIT code=COMMIT`.
 """
 
 import hashlib
@@ -15,13 +16,19 @@ from typing import Any, NamedTuple
 
 from antipgd.checks import whole
 from antipgd.paper.claims import Claim, worst
-from antipgd.paper.experiments import SHOWN_SCALE, load, runs_of, scaled_experiments
+from antipgd.paper.experiments import (
+    SHOWN_SCALE,
+    load,
+    more_runs_of,
+    runs_of,
+    scaled_experiments,
+)
 from antipgd.paper.figures import Figure, rendered
 from antipgd.paper.files import make_folder, write
-from antipgd.paper.networks.minima import extensions
-from antipgd.paper.networks.scales import Scale, scale_named
+from antipgd.paper.networks.scales import Scale
 from antipgd.paper.networks.shipped import lines, records_digest
 from antipgd.paper.networks.spec import Training
+from antipgd.paper.networks.tuning import scale_to_use
 from antipgd.paper.pipeline import Outcome
 from antipgd.paper.record import Record, Spec
 from antipgd.paper.results import Results
@@ -111,17 +118,36 @@ def network_runs(scale: Scale) -> list[Training]:
     return found
 
 
+def reached(scale: Scale, store: Store) -> list[Training]:
+    """All trainings of a scale that its experiments ask for, also those that they ask for because
+    of what a store has of the others."""
+    found: dict[str, Training] = {}
+    for name in scaled_experiments():
+        own: dict[str, Any] = {run.name: run for run in runs_of(name, scale=scale)}
+        known = 0
+        while len(own) > known:
+            known = len(own)
+            there = [record for run in own.values() if (record := store.get(run)) is not None]
+            own |= {run.name: run for run in more_runs_of(name, there, scale)}
+        found |= own
+    return [*found.values()]
+
+
 def drawn(records: Iterable[Record], scale: Scale) -> dict[str, Figure]:
     """The figure of each experiment whose arms have all been trained, from the seeds there are."""
     known = {record.run.name: record for record in records}
     found = {}
     for name in scaled_experiments():
         planned: list[Any] = runs_of(name, scale=scale)
-        there = [run for run in planned if run.name in known]
-        if _arms(there) == _arms(planned):
-            own = [known[run.name] for run in there]
-            longer = [known[run.name] for run in extensions(own) if run.name in known]
-            found[name] = load(name).plot(Results(own + longer))
+        own = {run.name: known[run.name] for run in planned if run.name in known}
+        if _arms(r.run for r in own.values()) != _arms(planned):
+            continue
+        while more := [run for run in more_runs_of(name, [*own.values()], scale)
+                       if run.name in known and run.name not in own]:  # fmt: skip
+            own |= {run.name: known[run.name] for run in more}
+        whole = all(run.name in own for run in more_runs_of(name, [*own.values()], scale))
+        if whole or not hasattr(load(name), "more"):
+            found[name] = load(name).plot(Results(own.values()))
     return found
 
 
@@ -131,5 +157,7 @@ def _arms(runs: Iterable[Training]) -> set[tuple[str, str, int]]:
 
 if __name__ == "__main__":
     name, root, path = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    text = "\n".join(lines(name, Store(root), network_runs(scale_named(name)))) + "\n"
+    store, commits = Store(root), dict(word.split("=") for word in sys.argv[4:])
+    runs = reached(scale_to_use(name, root.parent), store)
+    text = "\n".join(lines(name, store, runs, commits)) + "\n"
     write(path, lzma.compress(text.encode(), preset=9))

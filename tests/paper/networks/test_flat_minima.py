@@ -39,7 +39,7 @@ def fitted(run, tmp_path):
 @pytest.mark.parametrize("model", ["cnn", "lenet"])
 def test_traces_are_those_at_equal_losses_of_the_weights_measured(model, tmp_path):
     run = spec(model=model)
-    record, found, network, few = fitted(run, tmp_path)
+    _record, found, network, few = fitted(run, tmp_path)
     assert found["train_accuracy"] == 1  # else there is nothing to compare
     for loss, name in zip(EQUAL_LOSSES, TRACES, strict=True):
         by_hand = trace_at_equal_loss(
@@ -57,7 +57,9 @@ def test_traces_are_those_at_equal_losses_of_the_weights_measured(model, tmp_pat
 def test_they_are_measured_at_the_cleanest_weights_where_all_images_are(tmp_path):
     run = spec(epochs=40, noise_start=30, noise_stop=35)
     record = train(run, tmp_path)
-    there = {row[:2] for row in record.points if row[2 + MEASURES.index("trace_at_0.1")] is not None}
+    there = {
+        row[:2] for row in record.points if row[2 + MEASURES.index("trace_at_0.1")] is not None
+    }
     assert there == {(30, "w_bn"), (35, "z_bn"), (40, "w_bn")}
     assert (1, "w_bn") in {row[:2] for row in record.points}
 
@@ -89,7 +91,7 @@ def test_only_losses_that_are_reached_have_a_trace():
 
 def test_the_squared_loss_has_effective_sharpness_at_its_learning_rate(tmp_path):
     run = spec("gd", "mlp", loss="squared", lr=0.02, epochs=3)
-    record, found, network, few = fitted(run, tmp_path)
+    _record, found, network, few = fitted(run, tmp_path)
     assert [found[name] for name in (*TRACES, "temperature")] == [None] * 4
 
     def loss(batch):

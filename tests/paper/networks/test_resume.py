@@ -176,9 +176,13 @@ def rows_of(record, last):
     ("gd", {}), ("anti", {"noise_start": 0, "noise_stop": 2}), ("anti", {"noise_stop": 2}),
     ("antisgd", {"noise_start": 0, "noise_stop": 3, "model": "mlp"}),
 ])  # fmt: skip
-def test_an_extension_from_a_checkpoint_is_the_training_to_the_end_at_once(method, window, tmp_path):
+def test_an_extension_from_a_checkpoint_is_the_training_to_the_end_at_once(
+    method, window, tmp_path
+):
     """Also measured where the first one ended: fully, though 30 images are used on the way."""
-    run = spec(method, test_images=30, trace_images=40, trace_probes=32, flatness_images=40, **window)
+    run = spec(
+        method, test_images=30, trace_images=40, trace_probes=32, flatness_images=40, **window
+    )
     longer = run.extended(2)
     alone = train(longer, tmp_path / "alone")
     short = train(run, tmp_path / "shared")

@@ -23,6 +23,7 @@ from antipgd.paper.networks.tuning import (
     seeds_needed,
     tune,
     tuning_table,
+    with_seeds,
 )
 from antipgd.paper.pipeline import Outcome
 from antipgd.paper.record import Failure, Record
@@ -111,14 +112,17 @@ def test_where_a_longer_grid_finds_a_better_learning_rate_sigma_is_tried_again_a
 
 
 def test_one_seed_has_no_deviation_to_count_seeds_by():
-    one = replace(SCALE, tuning_seeds=1)
-    assert Search(one, Trainings(MIDDLES)).run().seeds == SCALE.seeds
+    def seeds(scale, train):
+        search = Search(scale, train)
+        return with_seeds(search.run(), search.table).seeds
+
+    assert seeds(replace(SCALE, tuning_seeds=1), Trainings(MIDDLES)) == SCALE.seeds
     wild = Trainings(MIDDLES)
     calm = wild.parabola
     wild.accuracy = lambda arm, value, run: (
         calm(arm, value, run) + 0.05 * (run.seed - TUNING_SEED) * (arm == "anti")
     )
-    counted = Search(SCALE, wild).run().seeds
+    counted = seeds(SCALE, wild)
     assert counted["batch"] > SCALE.seeds["batch"]
     assert counted["none"] == SCALE.seeds["none"]  # the least
 

@@ -3,7 +3,9 @@
 An experiment is a module with a docstring that is its claim, the number `SEEDS` fixed beforehand,
 and three functions: `runs(seeds)`, `claims(results)`, `plot(results)`. It holds numbers, no
 mechanism. Those on networks are `SCALED`: they come at several scales, which fix their seeds, and
-have `runs(seeds, scale)`. None imports another; `runs_of` gives the runs of any.
+have `runs(seeds, scale)`; `more(records, scale)` says which trainings follow from those, where it
+is not the usual (longer ones for seeds that did not end at a minimum). `words(claims)`, if there is
+one, says in a paragraph what came out. None imports another; `runs_of` gives the runs of any.
 """
 
 import ast
@@ -14,8 +16,10 @@ from importlib.resources import files
 from types import ModuleType
 
 from antipgd.checks import one_of
+from antipgd.paper.networks.minima import extensions
 from antipgd.paper.networks.scales import Scale, scale_named
-from antipgd.paper.record import Spec
+from antipgd.paper.networks.spec import Training
+from antipgd.paper.record import Record, Spec
 
 EXPERIMENTS = (
     "anticorrelation",
@@ -48,6 +52,7 @@ EXPERIMENTS = (
     "recover",
     "anti_sgd_network",
     "no_norm",
+    "when_it_helps",
     "implicit_bias",
     "cond_variance",
     "implicit_reg",
@@ -100,6 +105,14 @@ def choose(names: Sequence[str] | None) -> list[str]:
     for name in wanted:
         one_of("experiment", name, EXPERIMENTS)
     return [name for name in EXPERIMENTS if name in wanted]
+
+
+def more_runs_of(name: str, records: Sequence[Record], scale: Scale | None) -> list[Training]:
+    """The trainings that follow from the records of an experiment on networks."""
+    module = load(name)
+    if hasattr(module, "more"):
+        return [*module.more(records, scale or scale_named(SHOWN_SCALE))]
+    return extensions(records)
 
 
 def runs_of(name: str, seeds: int | None = None, scale: Scale | None = None) -> list[Spec]:

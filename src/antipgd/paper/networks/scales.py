@@ -77,8 +77,10 @@ class Scale:
     chosen: Mapping[str, float]
     seeds: Mapping[str, int] = field(default_factory=lambda: {"batch": 12, "none": 8})
     tuning_seeds: int = 3
+    most_values: int = 7  # of a grid that is made longer
     held_out: int = 0
     micro: int | None = None
+    cells: tuple[str, ...] = ()  # of the map of when noise helps; none: all
     trace: tuple[int, int] = (128, 32)  # images and probes
     flatness_images: int = 250
     test_images: int | None = 2000
@@ -150,11 +152,11 @@ SCALES = {
             network={"data": "digits", "model": "cnn", "width": 2, "images": 280},
             batches={"large": 40, "small": 10, "middle": 80},
             epochs=3, noisy=2, recover=(1, 2, 3), seeds={"batch": 2, "none": 2},
-            measure=(1, 2, 3), recover_measure=(1, 2, 3), tuning_seeds=1,
+            measure=(1, 2, 3), recover_measure=(1, 2, 3), tuning_seeds=1, most_values=2,
             grids=_each("gd sgd gd_none", (0.05, 0.1))
             | _each("pgd anti antisgd pgd_none anti_none", (0.01, 0.02)),
             chosen=_each("pgd anti antisgd pgd_none anti_none", 0.01),
-            trace=(40, 32), flatness_images=40, test_images=100,
+            trace=(40, 32), flatness_images=40, test_images=100, cells=("smoke",),
         ),
         Scale(
             name="digits",

@@ -1,14 +1,14 @@
 """Records of trainings that ship with the package, so that the page needs no training.
 
 One file for each scale, compressed: a line that says which command made them and where, then a line
-for each record. Written from a store by `python -m antipgd.paper.verdicts SCALE STORE FILE`.
+for each record. Written from a store by `python -m antipgd.paper.verdicts SCALE STORE FILE …`.
 `summary` is their table.
 """
 
 import hashlib
 import json
 import lzma
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -73,12 +73,17 @@ def summary(records: Iterable[Record]) -> pd.DataFrame:
         run = record.run
         if not run.tuned_on:
             noise = f"{run.noise_start + 1}-{run.noise_stop or run.epochs}" if run.sigma else ""
-            key = (run.method, run.norm, run.batch, run.lr, run.sigma or None, noise, run.epochs)
+            key = (_network(run), run.method, run.norm, run.batch, run.lr, run.sigma or None, noise,
+                   run.epochs)  # fmt: skip
             arms.setdefault(key, []).append(record)
     rows = []
     for key, found in arms.items():
         row = dict(
-            zip(("method", "norm", "batch", "η", "σ", "noisy epochs", "of"), key, strict=True)
+            zip(
+                ("network", "method", "norm", "batch", "η", "σ", "noisy epochs", "of"),
+                key,
+                strict=True,
+            )
         )
         row["seeds"] = len(found)
         if lost := sum(record.status == "diverged" for record in found):
@@ -88,6 +93,13 @@ def summary(records: Iterable[Record]) -> pd.DataFrame:
             row[title] = _estimated(found, measure, factor)
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _network(run: Training) -> str:
+    """What is trained on what, in a few words."""
+    unusual = [name for name in (run.loss, run.optimizer) if name not in ("cross_entropy", "sgd")]
+    how = f"{run.model} {run.width}, {run.images or 'all'} of {run.data}"
+    return ", ".join([how, *unusual])
 
 
 def _estimated(records: list[Record], measure: str, factor: float) -> str:
@@ -103,16 +115,20 @@ def stored_records(store: Store, runs: Iterable[Training]) -> list[Record]:
     unique = {run.name: run for run in runs}
     found = [record for run in unique.values() if (record := store.get(run)) is not None]
     longer = [store.get(r.run.extended(EXTENSION)) for r in found if not r.run.tuned_on]
-    return found + [record for record in longer if record is not None]
+    more = [record for record in longer if record is not None and record.run.name not in unique]
+    return found + more
 
 
-def lines(scale: str, store: Store, runs: Iterable[Training]) -> Iterator[str]:
-    """The file of a scale, from the records of a store."""
+def lines(
+    scale: str, store: Store, runs: Iterable[Training], commits: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """The file of a scale, from the records of a store; `commits` are those of the rules by which
+    they are judged and of the code that made them."""
     records = stored_records(store, runs)
     if not records:
         raise ValueError(f"{store.root} has no training of scale {scale!r}")
     made = [store.provenance(record.run) or {} for record in records]
-    kept = {key: _all(one[key] for one in made) for key in _MADE}
+    kept = {key: _all(one[key] for one in made) for key in _MADE} | dict(commits or {})
     versions = {k: v for record in records for k, v in record.run.versions.items()}
     command = f"antipgd paper --scale {scale}"
     yield json.dumps({"command": command, "made": kept, "versions": versions})

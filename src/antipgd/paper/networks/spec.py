@@ -71,6 +71,7 @@ class Training:
     trace_probes: int = 0
     flatness_images: int = 0
     barriers: bool = False
+    running: bool = True
     extends: int = 0
     channels_last: bool = True
     bf16: bool = False
@@ -219,6 +220,7 @@ def make_training(
     trace_probes: int = 0,
     flatness_images: int = 0,
     barriers: bool = False,
+    running: bool = True,
     channels_last: bool = True,
     bf16: bool = False,
     norm: str = "batch",
@@ -263,7 +265,8 @@ def make_training(
       measured where all images are used: scaled traces at equal training losses by temperature,
       with as many vectors, None where no temperature gives that loss; for the squared loss
       effective sharpness at this learning rate. `barriers`: the loss barrier between the weights
-      where the noise begins and the clean ones of each measured epoch after.
+      where the noise begins and the clean ones of each measured epoch after. `running`: keep the
+      mean loss and accuracy of every epoch's batches.
     - `stop_at_loss`: the training ends after the first measured epoch whose training loss is at
       most this, on all images (then used at every measured epoch), at the cleanest weights with
       statistics of their own; the running mean would be late, and noisy.
@@ -319,6 +322,7 @@ def make_training(
         trace_probes=trace_probes,
         flatness_images=accepted.checked_flatness(flatness_images, trace_probes),
         barriers=bool(barriers),
+        running=bool(running),
         channels_last=bool(channels_last),
         bf16=bool(bf16),
         norm=accepted.norm_of(model, norm),

@@ -41,6 +41,8 @@ from antipgd.paper.record import Point, Record
 from antipgd.torch import Noise
 from antipgd.torch.saved import KEY as NOISE_KEY
 
+_SECONDS = 3.0  # between checkpoints of epochs that are shorter than that
+
 
 class StoppedError(Exception):
     """A `tick` raises it to end a training at its next step, with its checkpoint kept."""
@@ -101,8 +103,11 @@ class Trainer:
 
     # Checkpoints
 
-    def save(self) -> None:
-        """Write a checkpoint, if there is where to."""
+    def save(self, unless_within: float = 0.0) -> None:
+        """Write a checkpoint, if there is where to; not if the last one is hardly older than that,
+        unless it is the end."""
+        if not self.done and time.monotonic() - self._saved < unless_within:
+            return
         self._saved = time.monotonic()
         if self._checkpoints is not None and self.ranks.first:
             state = {**vars(self.progress), "model": self.model.state_dict(),
@@ -222,7 +227,7 @@ class Trainer:
             self.save()  # measuring may take long
         running = {"train_loss": progress.loss / steps,
                    "train_accuracy": progress.right / (steps * self.spec.batch)}  # fmt: skip
-        self._add_points([point(epoch, "running", running)])
+        self._tell(point(epoch, "running", running))
         if not all(torch.isfinite(p).all() for p in self.model.parameters()):
             self.progress.diverged_at = epoch
             return
@@ -244,6 +249,13 @@ class Trainer:
         """Measure the initial weights, if asked to and at them."""
         if self.progress == Progress():
             self.measure(0, tick)
+
+    def _tell(self, running: Point) -> None:
+        """Of an epoch's mean loss, which is kept if it is to be."""
+        if self.spec.running:
+            self._add_points([running])
+        else:
+            self._log.add([running])
 
     def _add_points(self, points: list[Point]) -> None:
         self.progress.points += points
@@ -295,6 +307,6 @@ def train(
             trainer.measure_start(tick)
             while not trainer.done:
                 trainer.run_epoch(tick, save_every)
-                trainer.save()
+                trainer.save(unless_within=min(save_every, _SECONDS))
                 tick(1)
             return trainer.finish()

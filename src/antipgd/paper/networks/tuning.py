@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,6 @@ from antipgd.paper.store import Store
 
 POINTS = 1.5  # of accuracy, which the number of seeds is to tell with a power of 80 %
 _QUANTILES = 1.960 + 0.842  # of the normal law: 5 % on both sides, and 80 %
-_MOST_VALUES = 7
 _COLUMNS = ["arm", "value", "batch", "seed", "status", "accuracy"]
 
 Train = Callable[[list[Training]], list[Record]]
@@ -45,17 +44,21 @@ def _path(scale: str, out: Path) -> Path:
 
 
 def arm_of(run: Training) -> str:
-    """The arm that a training to be tuned on belongs to."""
+    """The arm of a scale that a training to be tuned on belongs to."""
     small = {name: one for name, one in ARMS.items() if one.tuned}
     return next(n for n, one in small.items() if (one.method, one.norm) == (run.method, run.norm))
 
 
-def tuning_table(records: Iterable[Record]) -> pd.DataFrame:
+def tuning_table(
+    records: Iterable[Record],
+    fields: Mapping[str, str] = TUNED,
+    named: Callable[[Training], str] = arm_of,
+) -> pd.DataFrame:
     """A row for each tuning run: its value and the accuracy on the held-out images at the end."""
     rows = []
     for record in records:
-        run, arm = record.run, arm_of(record.run)
-        rows.append((arm, getattr(run, TUNED[arm]), run.batch, run.seed, record.status,
+        run, arm = record.run, named(record.run)
+        rows.append((arm, getattr(run, fields[arm]), run.batch, run.seed, record.status,
                      value(record, "test_accuracy")))  # fmt: skip
     return pd.DataFrame(rows, columns=_COLUMNS)
 
@@ -109,62 +112,91 @@ def paired(table: pd.DataFrame, chosen: Mapping[str, float], norm: str) -> list[
     return [accuracy[ours] - accuracy[arm] for arm in by if arm != ours]
 
 
-class Search:
-    """Trains what is missing until no best value is at the end of its grid."""
+class Tunable(Protocol):
+    """What is searched: a frozen dataclass with grids, values chosen from them, and trainings."""
 
-    def __init__(self, scale: Scale, train: Train) -> None:
-        self.scale = replace(scale, chosen={})
-        self._train = train
+    @property
+    def grids(self) -> Mapping[str, tuple[float, ...]]:
+        """The values that are tried, by arm."""
+
+    @property
+    def chosen(self) -> Mapping[str, float]:
+        """The values that won, by arm."""
+
+    @property
+    def most_values(self) -> int:
+        """How long a grid may become."""
+
+    def tuning(self, arm: str) -> list[Training]:
+        """An arm with every value of its grid, by the values chosen for others."""
+
+
+T = TypeVar("T", bound=Tunable)
+
+
+class Search(Generic[T]):
+    """Trains what is missing until no best value is at the end of its grid: first the arms whose
+    learning rate is tuned, by `fields`, then those whose σ is; `named` tells the arm of a run."""
+
+    def __init__(
+        self, searched: T, train: Train, fields: Mapping[str, str] = TUNED,
+        named: Callable[[Training], str] = arm_of,
+    ) -> None:  # fmt: skip
+        self.found: T = replace(searched, chosen={})  # type: ignore[type-var]
+        self._train, self._fields, self._named = train, fields, named
         self.table = pd.DataFrame(columns=_COLUMNS)
 
-    def run(self) -> Scale:
-        """The scale with its grids, and the values and numbers of seeds that were chosen."""
+    def run(self) -> T:
+        """The same with its grids and the values that were chosen."""
         self._search()
         while short := self._short():
             self._lengthen(short)
             self._search()  # a better learning rate is one at which σ has not been tried
-        self._count_seeds()
-        return self.scale
+        return self.found
 
     def _search(self) -> None:
         """Learning rates, then σ, until the best of each is inside its grid."""
         for field in ("lr", "sigma"):
-            arms = [arm for arm, what in TUNED.items() if what == field]
+            arms = [arm for arm, what in self._fields.items() if what == field]
             self._choose(arms)
             while any(at_the_end(means(self.table, arm)) for arm in arms) and self._lengthen(arms):
                 self._choose(arms)
 
     def _short(self) -> list[str]:
         """The arms with fewer values than others."""
-        most = max(map(len, self.scale.grids.values()))
-        return [arm for arm in TUNED if len(self.scale.grids[arm]) < most]
+        most = max(len(self.found.grids[arm]) for arm in self._fields)
+        return [arm for arm in self._fields if len(self.found.grids[arm]) < most]
 
     def _choose(self, arms: Sequence[str]) -> None:
         """Train the grids of these arms and take the best values."""
-        records = self._train([run for arm in arms for run in self.scale.tuning(arm)])
+        records = self._train([run for arm in arms for run in self.found.tuning(arm)])
         others = self.table[~self.table["arm"].isin(arms)]
-        new = tuning_table(records)
+        new = tuning_table(records, self._fields, self._named)
         self.table = new if others.empty else pd.concat([others, new], ignore_index=True)
         chosen = {arm: best(means(self.table, arm)) for arm in arms}
-        self.scale = replace(self.scale, chosen={**self.scale.chosen, **chosen})
+        self._set(chosen={**self.found.chosen, **chosen})
 
     def _lengthen(self, arms: Sequence[str]) -> bool:
         """One value more for each of these arms; whether there may be one."""
-        if max(len(self.scale.grids[arm]) for arm in arms) >= _MOST_VALUES:
+        if max(len(self.found.grids[arm]) for arm in arms) >= self.found.most_values:
             return False
         more = {arm: longer(means(self.table, arm)) for arm in arms}
-        self.scale = replace(self.scale, grids={**self.scale.grids, **more})
+        self._set(grids={**self.found.grids, **more})
         return True
 
-    def _count_seeds(self) -> None:
-        scale = self.scale
-        if scale.tuning_seeds < 2:  # one seed has no deviation
-            return
-        seeds = {
-            norm: max(least, seeds_needed(paired(self.table, scale.chosen, norm)))
-            for norm, least in scale.seeds.items()
-        }
-        self.scale = replace(scale, seeds=seeds)
+    def _set(self, **fields: Any) -> None:
+        self.found = replace(self.found, **fields)  # type: ignore[type-var]
+
+
+def with_seeds(scale: Scale, table: pd.DataFrame) -> Scale:
+    """A tuned scale with as many seeds as its tuning calls for, and no fewer than it had."""
+    if scale.tuning_seeds < 2:  # one seed has no deviation
+        return scale
+    seeds = {
+        norm: max(least, seeds_needed(paired(table, scale.chosen, norm)))
+        for norm, least in scale.seeds.items()
+    }
+    return replace(scale, seeds=seeds)
 
 
 def _grid(arm: str, values: Sequence[object]) -> tuple[float, ...]:
@@ -226,7 +258,7 @@ def tune(
 
     search = Search(scale_named(name), train)
     try:
-        scale = search.run()
+        scale = with_seeds(search.run(), search.table)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)
         return 130

@@ -114,7 +114,9 @@ def test_validation_is_not_the_subset_of_the_same_seed(images):
 def test_images_are_held_out_beside_a_subset(images, seed, total, held_out):
     made = held_out_beside(images, total, held_out, seed)
     kept, beside = numbers(made.train_images), numbers(made.validation_images)
-    assert made.train_images.tolist() == subset(images, total=total, seed=seed).train_images.tolist()
+    assert (
+        made.train_images.tolist() == subset(images, total=total, seed=seed).train_images.tolist()
+    )
     assert not set(kept) & set(beside)
     assert beside == sorted(set(beside))
     assert Counter(made.validation_labels.tolist()) == dict.fromkeys(range(4), held_out // 4)
