@@ -15,8 +15,9 @@ from scipy.stats import beta
 from antipgd.estimate import Estimate
 
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
+LEVEL, NOT_AT_MINIMUM = "level", "not at a minimum"
 Numbers = Sequence[float] | NDArray[np.float64]
-_SEVERITY = (HOLDS, UNDECIDED, FAILS)
+SEVERITY = (HOLDS, LEVEL, NOT_AT_MINIMUM, UNDECIDED, FAILS)
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Claim:
 
 def worst(verdicts: Iterable[str]) -> str:
     """The verdict of a whole: that of its worst part."""
-    return max(verdicts, key=_SEVERITY.index)
+    return max(verdicts, key=SEVERITY.index)
 
 
 def share_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
@@ -120,3 +121,48 @@ def mostly(
     low, high = share_interval(happened, n)
     verdict = HOLDS if low > at_least else FAILS if high < at_least else UNDECIDED
     return Claim(id, statement, reference, tested, verdict, happened / n, low, high, n)
+
+
+def _by_interval(low: float, high: float, bound: float, margin: float, larger: bool) -> str:
+    """LEVEL inside bound ± margin, which goes first; else by which side the interval lies on."""
+    if bound - margin < low and high < bound + margin:
+        return LEVEL
+    above, below = low > bound, high < bound
+    if not above and not below:
+        return UNDECIDED
+    return HOLDS if above == larger else FAILS
+
+
+def compare_difference(
+    id: str, statement: str, reference: str, tested: str, differences: Numbers, margin: float = 1.0
+) -> Claim:
+    """Claims that the mean of paired differences is above zero; level if it lies within a margin."""
+    estimate = Estimate.of(differences)
+    low, high = estimate.interval()
+    verdict = _by_interval(low, high, 0.0, margin, larger=True)
+    return Claim(id, statement, reference, tested, verdict, estimate.mean, low, high, estimate.n)
+
+
+def compare_ratio(
+    id: str, statement: str, reference: str, tested: str, ours: Numbers, theirs: Numbers,
+    margin: float = 0.05,
+) -> Claim:  # fmt: skip
+    """Claims that ours/theirs, the geometric mean over pairs, is below one; level if it lies within
+    a margin of one."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(np.asarray(ours, np.float64) / np.asarray(theirs, np.float64))
+    estimate = Estimate.of(logs)
+    low, high = map(math.exp, estimate.interval())
+    verdict = _by_interval(low, high, 1.0, margin, larger=False)
+    value = math.exp(estimate.mean)
+    return Claim(id, statement, reference, f"{tested}; ratio", verdict, value, low, high, len(logs))
+
+
+def not_at_minimum(
+    id: str, statement: str, reference: str, tested: str, samples: Numbers
+) -> Claim:
+    """A comparison that is neither won nor lost: not every run of both arms reached a minimum."""
+    estimate = Estimate.of(samples)
+    low, high = estimate.interval()
+    return Claim(id, statement, reference, tested, NOT_AT_MINIMUM, estimate.mean, low, high,
+                 estimate.n)  # fmt: skip

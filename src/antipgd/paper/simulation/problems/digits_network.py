@@ -42,8 +42,8 @@ def _softmax(logits: Array) -> Array:
 
 @dataclass(frozen=True)
 class DigitsNetwork(Problem):
-    """n images to train on, of 1,200 that are never tested on; `held_out` "test" are 597 images, the
-    same for every seed, "validation" as many as there are left of the 1,200.
+    """n images to train on, of 1,200 that are never tested on; `held_out` "test" are 597 images,
+    the same for every seed, "validation" what is left of the 1,200.
 
     Starts at Gaussian weights of variance 2 init²/fan-in. The weights are those into each unit of
     the first layer, of the second, and of the outputs.

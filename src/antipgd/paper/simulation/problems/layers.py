@@ -1,7 +1,8 @@
 """Gradients of networks of ReLU units, compiled: see `products` for the layout of eight runs.
 
-Units of a layer stand one after the other, each with its examples. Examples are
-taken in tiles that stay in the cache, and sums over them go on from tile to tile. Only what does not depend on the CPU is called: no exp of libm.
+Units of a layer stand one after the other, each with its examples. Examples are taken in tiles that
+stay in the cache, and sums over them go on from tile to tile. Gradients call nothing that depends
+on the CPU, such as the exp of libm.
 """
 
 import math
