@@ -136,7 +136,7 @@ def _by_interval(low: float, high: float, bound: float, margin: float, larger: b
 def compare_difference(
     id: str, statement: str, reference: str, tested: str, differences: Numbers, margin: float = 1.0
 ) -> Claim:
-    """Claims that the mean of paired differences is above zero; level if it lies within a margin."""
+    """Claims that the mean of paired differences is above zero; level within a margin."""
     estimate = Estimate.of(differences)
     low, high = estimate.interval()
     verdict = _by_interval(low, high, 0.0, margin, larger=True)
@@ -158,9 +158,7 @@ def compare_ratio(
     return Claim(id, statement, reference, f"{tested}; ratio", verdict, value, low, high, len(logs))
 
 
-def not_at_minimum(
-    id: str, statement: str, reference: str, tested: str, samples: Numbers
-) -> Claim:
+def not_at_minimum(id: str, statement: str, reference: str, tested: str, samples: Numbers) -> Claim:
     """A comparison that is neither won nor lost: not every run of both arms reached a minimum."""
     estimate = Estimate.of(samples)
     low, high = estimate.interval()

@@ -22,7 +22,7 @@ from antipgd.paper.claims import HOLDS, Claim, mostly
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results, Values
 from antipgd.paper.simulation import tuned
-from antipgd.paper.simulation.problems import StudentTeacher
+from antipgd.paper.simulation.problems import Setting, StudentTeacher
 from antipgd.paper.simulation.problems.student_teacher import Data
 from antipgd.paper.simulation.spec import Run, make_run
 from antipgd.paper.simulation.tuned import HELD_OUT, SHARE, Arm
@@ -70,10 +70,16 @@ CHOSEN: dict[Cell, tuple[float, ...]] = {
 
 def _run(cell: Cell, name: str, value: float, seed: int, tuning: bool) -> Run:
     arm, (teacher, n) = ARMS[name], cell
-    settings = {"teacher": teacher, "n": n, "test": TEST, "held_out": HELD_OUT[tuning]}
+    lr, sigma = arm.settings(value, ETA)
+    settings: dict[str, Setting] = {
+        "teacher": teacher,
+        "n": n,
+        "test": TEST,
+        "held_out": HELD_OUT[tuning],
+    }
     measure = () if tuning else tuple(range(0, STEPS, 500))
-    return make_run(PROBLEM, settings, arm.method, **arm.settings(value, ETA), steps=STEPS,
-                    seed=seed, measure=measure, relax=False,
+    return make_run(PROBLEM, settings, arm.method, lr=lr, sigma=sigma, steps=STEPS, seed=seed,
+                    measure=measure, relax=False,
                     batch=BATCH if name == "sgd" else None, start=DESCENT,
                     stop=DESCENT + NOISY)  # fmt: skip
 
@@ -125,7 +131,7 @@ def _sharpness(record: Record) -> float:
         return np.inf
     problem, data = _opened(record)
     H = problem.hessian(np.array(record.weights["w"]), data)
-    return tuned.effective_sharpness(np.linalg.eigvalsh(H), ETA)
+    return tuned.effective_sharpness(np.linalg.eigvalsh(H).astype(np.float64), ETA)
 
 
 class _End:
@@ -150,17 +156,15 @@ def _chosen(results: Results, cell: Cell) -> dict[str, float]:
 
 
 MEASURES = {
-    "test": ("test_loss", "a lower test loss"),
-    "trace": ("trace", "a smaller trace of the Hessian"),
-    "sharpness": ("effective sharpness", f"a lower effective sharpness at η = {ETA}"),
+    "test": "a lower test loss",
+    "trace": "a smaller trace of the Hessian",
+    "sharpness": f"a lower effective sharpness at η = {ETA}",
 }
 
 
-def _compare(
-    cell: Cell, ends: dict[str, _End], rival: str, measure: str, note: str
-) -> Claim:
+def _compare(cell: Cell, ends: dict[str, _End], rival: str, measure: str, note: str) -> Claim:
     teacher, n = cell
-    name, (_, words) = figures.NAMES[rival], MEASURES[measure]
+    name, words = figures.NAMES[rival], MEASURES[measure]
     ours, theirs = (getattr(ends[arm], measure) for arm in ("anti", rival))
     named = (
         f"student_teacher.{measure}_{teacher}_{n}_{rival}",
@@ -170,9 +174,7 @@ def _compare(
     values = zip(ARMS, CHOSEN[cell], strict=True)
     used = ", ".join(f"{ARMS[arm].tuned} {value:g} for {figures.NAMES[arm]}"
                      for arm, value in values if arm in ("anti", rival))  # fmt: skip
-    with np.errstate(all="ignore"):
-        means = f"geometric means {np.exp(np.log(ours).mean()):.3g} for Anti-PGD, " \
-                f"{np.exp(np.log(theirs).mean()):.3g} for {name}"
+    means = tuned.geometric_means(("anti", ours), (rival, theirs))
     tested = f"at the end, step {STEPS:,}, {used}; {means}{note}"
     return tuned.judge_ratio(named, tested, ours, theirs, (ends["anti"].there, ends[rival].there))
 
@@ -206,9 +208,7 @@ def _followed(n: int, every: dict[Cell, dict[str, _End]]) -> Claim:
 
 
 def claims(results: Results) -> list[Claim]:
-    every = {
-        cell: {name: _End(_judged(results, cell, name)) for name in ARMS} for cell in CHOSEN
-    }
+    every = {cell: {name: _End(_judged(results, cell, name)) for name in ARMS} for cell in CHOSEN}
     found = [claim for cell in CHOSEN for claim in _cell_claims(results, cell, every[cell])]
     return found + [_followed(n, every) for n in COUNTS]
 
@@ -234,7 +234,7 @@ def _against_teachers(results: Results, measure: str, n: int) -> figures.Panel:
         table = np.array([
             Results(_judged(results, (teacher, n), name)).final(measure) for teacher in TEACHERS
         ])  # fmt: skip
-        x = np.arange(len(TEACHERS)) + 0.08 * (i - 1.5)
+        x = np.arange(len(TEACHERS), dtype=np.float64) + 0.08 * (i - 1.5)
         series.append(_dots(x, table, name, measure))
     ticks = [(float(i), str(teacher)) for i, teacher in enumerate(TEACHERS)]
     yscale = "linear" if measure == "watched" else "log"

@@ -6,12 +6,13 @@ trained on nor tested on. A comparison in which a seed of either arm has missed 
 neither won nor lost, and no seed is left out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from antipgd.paper import figures
 from antipgd.paper.claims import Claim, compare_ratio, not_at_minimum
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results, Values
@@ -28,9 +29,9 @@ class Arm(NamedTuple):
     tuned: str
     grid: tuple[float, ...]
 
-    def settings(self, value: float, lr: float) -> dict[str, float]:
+    def settings(self, value: float, lr: float) -> tuple[float, float]:
         """The learning rate and σ with a value of the grid; `lr` where it is not what is tuned."""
-        return {"lr": lr, "sigma": 0.0} | {self.tuned: value}
+        return (value, 0.0) if self.tuned == "lr" else (lr, value)
 
     def at_the_end(self, value: float) -> bool:
         """Whether the grid goes no further there, so that the best may lie outside."""
@@ -62,10 +63,17 @@ def best(results: Results, arm: Arm, score: Callable[[Record], float], **cell: A
     return min(arm.grid, key=lambda value: (first[value], second[value]))
 
 
-def effective_sharpness(curvatures: Values, lr: float) -> float:
+def effective_sharpness(curvatures: Values, lr: float, momentum: float = 0.0) -> float:
     """Σ s(h) with s′ = φ(ηh), s(0) = 0: what Anti-PGD lowers at this learning rate, in units of
     the trace, which it is for η → 0; infinite past the limit of stability."""
-    return 2 * float(np.sum(regulariser(curvatures, lr, 1.0)))
+    return 2 * float(np.sum(regulariser(curvatures, lr, 1.0, momentum)))
+
+
+def geometric_means(*arms: tuple[str, Values]) -> str:
+    """In words, for what was tested."""
+    with np.errstate(all="ignore"):
+        listed = [f"{np.exp(np.log(x).mean()):.3g} for {figures.NAMES[name]}" for name, x in arms]
+    return f"geometric means {', '.join(listed)}"
 
 
 def ratios(ours: Values, theirs: Values) -> Values:
@@ -90,10 +98,3 @@ def untuned(chosen: Mapping[str, float], used: Mapping[str, float]) -> str:
     """What is said of arms whose value is not the one that the tuning seeds choose."""
     other = [method for method in used if chosen[method] != used[method]]
     return f"; not the best of the grid on the tuning seeds: {', '.join(other)}" if other else ""
-
-
-def weights_at_end(records: Sequence[Record]) -> list[Values | None]:
-    """The last weights of each record; None where it diverged."""
-    return [
-        None if record.status == "diverged" else np.array(record.weights["w"]) for record in records
-    ]
