@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from antipgd.paper.claims import FAILS, HOLDS, UNDECIDED
+from antipgd.paper.claims import SEVERITY
 from antipgd.paper.coverage import paper_claims
 from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, runs_of
 from antipgd.paper.figures import rendered
@@ -88,7 +88,7 @@ def test_claims_and_figure_of_any_records(name, half_diverged):
     assert ids
     assert len(set(ids)) == len(ids)
     for claim in claims:
-        assert claim.verdict in (HOLDS, FAILS, UNDECIDED)
+        assert claim.verdict in SEVERITY
         assert claim.statement
         assert claim.tested
         assert any(fnmatchcase(claim.id, pattern) for pattern in patterns), claim.id
