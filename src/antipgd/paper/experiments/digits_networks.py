@@ -1,17 +1,21 @@
 """A network on handwritten digits: squared loss and cross-entropy
 
-(Ours.) 64-32-32-10 of ReLU without biases and norm, 100 images of scikit-learn's digits, so few
-that every arm comes to a minimum; 597 others, the same for every seed, are tested on. All arms have
-momentum 0.9. PGD and Anti-PGD with η = 0.05: a descent, noise, clean steps (1,000, 3,000 and 4,000
-with squared loss, 500, 2,500 and 1,000 with cross-entropy); GD and SGD of batch 10 take as many.
-Judged is the end. A minimum is a squared loss of at most 0.2 % of that of a network that says zero,
-a cross-entropy of at most 0.01 with every training image right. σ of PGD and Anti-PGD and the
-learning rate of GD and SGD are the best of five values at which two other seeds come to a minimum,
-on images held out of the other 1,200, by the loss (squared) or the errors (cross-entropy).
-Flatter means, with squared loss, a lower trace and a lower effective sharpness, of JᵀJ/n, which has
-the trace of the Hessian and is the Hessian where the residuals are zero; with cross-entropy, a
-lower scaled trace at the equal loss 0.01 by temperature. Raw traces of cross-entropy fall with the
-loss: they are shown, never judged. Bands: one standard deviation.
+(Ours.) 64-32-32-10 of ReLU without biases and norm, starting at half of He's weights; 128 images of
+scikit-learn's digits; 597 others, the same for every seed, are tested on. All arms have momentum
+0.9. PGD and Anti-PGD with η = 0.05: a descent, noise, clean steps (1,000, 3,000 and 2,000 with
+squared loss, 500, 2,000 and 500 with cross-entropy); GD and SGD of batch 10 take as many. Judged is
+the end. A minimum is a squared loss of at most 0.2 % of that of a network that says zero, a
+cross-entropy of at most 0.01 with every training image right. σ of PGD and Anti-PGD and the learning
+rate of GD and SGD are the best of five values at which three other seeds come to a minimum, on
+images held out of the other 1,200, by the loss (squared) or the errors (cross-entropy). Flatter
+means, with squared loss, a lower trace and a lower effective sharpness, of JᵀJ/n, which has the
+trace of the Hessian and is the Hessian where the residuals are zero; with cross-entropy, a lower
+scaled trace at the equal loss 0.01 by temperature. Raw traces of cross-entropy fall with the loss:
+they are shown, never judged. Bands: one standard deviation. Changed after a first judged run (100
+images, He's weights, seeds 100 to 111): with squared loss units died at the start, and of twelve
+seeds 4 of GD, 6 of SGD, 4 of PGD and 2 of Anti-PGD missed the minimum; with cross-entropy
+Anti-PGD erred less than GD and PGD and had the higher test loss. Hence half the weights at the
+start, tuned anew, other seeds.
 """
 
 from dataclasses import dataclass
@@ -30,8 +34,8 @@ from antipgd.paper.simulation.temperature import LOSS, scaled_trace
 from antipgd.paper.simulation.tuned import HELD_OUT, SHARE, Arm
 
 SEEDS = 12
-FIRST, TUNING = 100, (0, 1)
-PROBLEM, IMAGES = "digits_network", 100
+FIRST, TUNING = 200, (0, 1, 2)
+PROBLEM, IMAGES, INIT = "digits_network", 128, 0.5
 ETA, MOMENTUM, BATCH = 0.05, 0.9, 10
 RIVALS = ("gd", "sgd", "pgd")
 
@@ -54,25 +58,25 @@ class Loss:
 LOSSES = {
     "squared": Loss(
         "squared loss",
-        (1_000, 3_000, 4_000),
+        (1_000, 3_000, 2_000),
         {
-            "gd": Arm("gd", "lr", (0.0125, 0.025, 0.05, 0.075, 0.1)),
-            "sgd": Arm("sgd", "lr", (0.01, 0.02, 0.03, 0.05, 0.07)),
-            "pgd": Arm("pgd", "sigma", (0.001, 0.002, 0.004, 0.008, 0.016)),
-            "anti": Arm("anti", "sigma", (0.02, 0.03, 0.04, 0.06, 0.08)),
+            "gd": Arm("gd", "lr", (0.05, 0.1, 0.2, 0.3, 0.4)),
+            "sgd": Arm("sgd", "lr", (0.05, 0.07, 0.1, 0.15, 0.2)),
+            "pgd": Arm("pgd", "sigma", (0.0005, 0.001, 0.002, 0.004, 0.008)),
+            "anti": Arm("anti", "sigma", (0.01, 0.02, 0.03, 0.04, 0.06)),
         },
-        {"gd": 0.025, "sgd": 0.02, "pgd": 0.004, "anti": 0.04},
+        {"gd": 0.2, "sgd": 0.1, "pgd": 0.001, "anti": 0.02},
     ),
     "cross_entropy": Loss(
         "cross-entropy",
-        (500, 2_500, 1_000),
+        (500, 2_000, 500),
         {
-            "gd": Arm("gd", "lr", (0.0125, 0.025, 0.05, 0.1, 0.2)),
-            "sgd": Arm("sgd", "lr", (0.005, 0.01, 0.025, 0.05, 0.1)),
+            "gd": Arm("gd", "lr", (0.00625, 0.0125, 0.025, 0.05, 0.1)),
+            "sgd": Arm("sgd", "lr", (0.01, 0.025, 0.05, 0.075, 0.1)),
             "pgd": Arm("pgd", "sigma", (0.00025, 0.0005, 0.001, 0.002, 0.004)),
-            "anti": Arm("anti", "sigma", (0.04, 0.08, 0.12, 0.16, 0.2)),
+            "anti": Arm("anti", "sigma", (0.08, 0.12, 0.16, 0.2, 0.3)),
         },
-        {"gd": 0.025, "sgd": 0.05, "pgd": 0.00025, "anti": 0.12},
+        {"gd": 0.0125, "sgd": 0.05, "pgd": 0.0005, "anti": 0.2},
     ),
 }
 
@@ -81,7 +85,12 @@ def _run(loss: str, name: str, value: float, seed: int, tuning: bool) -> Run:
     kind = LOSSES[loss]
     arm, (descent, noisy, _) = kind.arms[name], kind.phases
     lr, sigma = arm.settings(value, ETA)
-    settings: dict[str, Setting] = {"n": IMAGES, "loss_name": loss, "held_out": HELD_OUT[tuning]}
+    settings: dict[str, Setting] = {
+        "n": IMAGES,
+        "init": INIT,
+        "loss_name": loss,
+        "held_out": HELD_OUT[tuning],
+    }
     return make_run(PROBLEM, settings, arm.method, lr=lr, sigma=sigma, steps=kind.steps, seed=seed,
                     measure=() if tuning else tuple(range(0, kind.steps, 250)),
                     relax=False, momentum=MOMENTUM, batch=BATCH if name == "sgd" else None,
@@ -272,7 +281,7 @@ def plot(results: Results) -> figures.Figure:
     panels = []
     for loss, kind in LOSSES.items():
         panels += [_curves(results, loss, one) for one in ("train_loss", "test_loss", "trace")]
-        title = f"{kind.words}: test errors at the end, %; a mark a seed, mean"
+        title = f"{kind.words}: test errors at the end, %"
         panels += [
             _ends_panel(results, loss, "errors", title),
             _ends_panel(results, loss, "test", f"{kind.words}: test loss at the end"),

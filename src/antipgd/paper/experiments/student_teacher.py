@@ -257,4 +257,4 @@ def _dots(x: Values, table: Values, name: str, measure: str) -> figures.Series:
 def plot(results: Results) -> figures.Figure:
     panels = [_against_steps(results, measure) for measure in _SHOWN]
     panels += [_against_teachers(results, measure, n) for n in COUNTS for measure in _SHOWN]
-    return figures.draw(panels, columns=3)
+    return figures.draw(panels, columns=3, width=3.8)
