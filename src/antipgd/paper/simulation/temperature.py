@@ -12,6 +12,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
+from antipgd.paper.simulation.problems.digit_images import Digits
 from antipgd.paper.simulation.problems.digits_network import Data, DigitsNetwork
 from antipgd.paper.simulation.problems.problem import Array
 
@@ -20,14 +21,14 @@ _DOUBLINGS = 200
 _EXACT = 1e-12
 
 
-def loss_at(temperature: float, logits: Array, labels: Array) -> float:
+def loss_at(temperature: float, logits: Array, labels: Digits) -> float:
     """The mean cross-entropy of T·logits."""
     scaled = temperature * logits
     own = scaled[np.arange(len(labels)), labels]
     return float((logsumexp(scaled, axis=1) - own).mean())
 
 
-def temperature_of(logits: Array, labels: Array, loss: float = LOSS) -> float:
+def temperature_of(logits: Array, labels: Digits, loss: float = LOSS) -> float:
     """The smallest T > 0 at which the loss has this value; refuses logits that err somewhere,
     since theirs need not have one."""
     own = logits[np.arange(len(labels)), labels]

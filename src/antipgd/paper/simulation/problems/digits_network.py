@@ -217,7 +217,7 @@ class DigitsNetwork(Problem):
         for x, back in zip(inputs, backs, strict=True):
             flat = back.reshape(count, -1)
             gram += np.kron(x @ x.T, np.ones((CLASSES, CLASSES))) * (flat @ flat.T)
-        return np.linalg.eigvalsh(gram / self.n)
+        return np.linalg.eigvalsh(gram / self.n).astype(np.float64)
 
     def compiled(self, data: Data) -> Compiled:
         # The kernel learns from two last columns how wide the layers are, and which loss it is.
