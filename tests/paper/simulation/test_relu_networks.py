@@ -341,3 +341,18 @@ def test_labels_of_digits_cannot_be_shifted(rng):
     data = DIGITS[0].data(rng)
     with pytest.raises(ValueError, match="classes for labels, which cannot be shifted"):
         DIGITS[0].gradient(points(DIGITS[0], rng), data, None, np.zeros((3, 20)))
+
+
+@each_network
+def test_few_runs_have_the_bits_of_many(problem, rng):
+    """Where the last four lanes stand at zero they are left out of products, and stay at zero."""
+    data, W = problem.data(rng), points(problem, rng, kernels.LANES)
+    shift = np.zeros((kernels.LANES, problem.n))
+    many = compiled_gradient(problem, data, W, shift)[0]
+    W[4:] = 0
+    assert layers._are_few(in_lanes(W))
+    few = compiled_gradient(problem, data, W, shift)[0]
+    np.testing.assert_array_equal(few[:4], many[:4])
+    np.testing.assert_array_equal(few[4:], 0)
+    W[7, -1] = 1e-300
+    assert not layers._are_few(in_lanes(W))

@@ -15,6 +15,7 @@ from numba.extending import intrinsic
 from antipgd.compiling import jit_with
 from antipgd.paper.simulation.problems import products
 from antipgd.paper.simulation.problems.products import (
+    FEW,
     LANES,
     add_multiplied,
     add_multiplied_lanes,
@@ -56,6 +57,17 @@ def exp_of_negative(n, x):
         for term in (_T12, _T11, _T10, _T9, _T8, _T7, _T6, _T5, _T4, _T3, 0.5, 1.0, 1.0):
             total = total * rest + term
         x[i] = total * _float_of_bits((np.int64(k) + 1023) << 52)
+
+
+@jit
+def _are_few(w):
+    """Whether all lanes but the first ones stand at zero, as those without a run do: there the
+    gradient is zero, too."""
+    for j in range(w.shape[0] // LANES):
+        for lane in range(FEW, LANES):
+            if w[LANES * j + lane] != 0:
+                return False
+    return True
 
 
 @jit
@@ -129,22 +141,22 @@ def student(X, y, shift, w, work, r, watched, g):
     """One hidden layer and one output: the weights into each unit, then those out of them."""
     examples, d = X.shape
     hidden, flat = w.shape[0] // LANES // (d + 1), X.reshape(-1)
-    outer = LANES * hidden * d
+    outer, few = LANES * hidden * d, _are_few(w)
     _count_active(d, hidden, w, work, watched)
     g[:] = 0
     for start in range(0, examples, _EXAMPLES):
         used = min(_EXAMPLES, examples - start)
         x, own = flat[d * start :], r[LANES * start :]
         for j in range(hidden):
-            multiply(x, d, 1, used, d, w[LANES * d * j :], work[LANES * _EXAMPLES * j :])
+            multiply(x, d, 1, used, d, w[LANES * d * j :], work[LANES * _EXAMPLES * j :], few)
         _rectify(LANES * _EXAMPLES * hidden, work)
-        multiply_lanes(work, 1, _EXAMPLES, used, hidden, w[outer:], own)
+        multiply_lanes(work, 1, _EXAMPLES, used, hidden, w[outer:], own, few)
         _less_labels(used, y[start:], shift[LANES * start :], own)
-        add_multiplied_lanes(work, _EXAMPLES, 1, hidden, used, own, g[outer:])
+        add_multiplied_lanes(work, _EXAMPLES, 1, hidden, used, own, g[outer:], few)
         for j in range(hidden):
             unit = work[LANES * _EXAMPLES * j : LANES * _EXAMPLES * (j + 1)]
             _where_on(LANES * used, own, unit)
-            add_multiplied(x, 1, d, d, used, unit, g[LANES * d * j :])
+            add_multiplied(x, 1, d, d, used, unit, g[LANES * d * j :], few)
     _finish(d, hidden, 1 / examples, w[outer:], g)
 
 
@@ -204,43 +216,45 @@ def digits_work(hidden, size):
 
 
 @jit
-def _forward(pixels, columns, used, hidden, x, w, first, second, outputs):
+def _forward(pixels, columns, used, hidden, few, x, w, first, second, outputs):
     """The units of both layers and the outputs for a tile of examples."""
     inner, outer = LANES * pixels * hidden, LANES * (pixels + hidden) * hidden
     for j in range(hidden):
-        multiply(x, columns, 1, used, pixels, w[LANES * pixels * j :], first[LANES * TILE * j :])
+        multiply(
+            x, columns, 1, used, pixels, w[LANES * pixels * j :], first[LANES * TILE * j :], few
+        )
     _rectify(LANES * TILE * hidden, first)
     for j in range(hidden):
         row = w[inner + LANES * hidden * j :]
-        multiply_lanes(first, 1, TILE, used, hidden, row, second[LANES * TILE * j :])
+        multiply_lanes(first, 1, TILE, used, hidden, row, second[LANES * TILE * j :], few)
     _rectify(LANES * TILE * hidden, second)
     for c in range(CLASSES):
         row = w[outer + LANES * hidden * c :]
-        multiply_lanes(second, 1, TILE, used, hidden, row, outputs[LANES * TILE * c :])
+        multiply_lanes(second, 1, TILE, used, hidden, row, outputs[LANES * TILE * c :], few)
 
 
 @jit
-def _backward(pixels, columns, used, hidden, x, turned, first, second, outputs, back, g):
+def _backward(pixels, columns, used, hidden, few, x, turned, first, second, outputs, back, g):
     """Add a tile's part of the gradient. `turned` holds the last two layers transposed."""
     inner, outer = LANES * pixels * hidden, LANES * (pixels + hidden) * hidden
     upper, lower = back[: LANES * TILE * hidden], back[LANES * TILE * hidden :]
     for c in range(CLASSES):
         out, row = outputs[LANES * TILE * c :], g[outer + LANES * hidden * c :]
-        add_multiplied_lanes(second, TILE, 1, hidden, used, out, row)
+        add_multiplied_lanes(second, TILE, 1, hidden, used, out, row, few)
     for j in range(hidden):
         row = turned[LANES * (hidden * hidden + CLASSES * j) :]
-        multiply_lanes(outputs, 1, TILE, used, CLASSES, row, upper[LANES * TILE * j :])
+        multiply_lanes(outputs, 1, TILE, used, CLASSES, row, upper[LANES * TILE * j :], few)
     _keep_where_on(LANES * TILE * hidden, second, upper)
     for j in range(hidden):
         own, row = upper[LANES * TILE * j :], g[inner + LANES * hidden * j :]
-        add_multiplied_lanes(first, TILE, 1, hidden, used, own, row)
+        add_multiplied_lanes(first, TILE, 1, hidden, used, own, row, few)
     for j in range(hidden):
         row = turned[LANES * hidden * j :]
-        multiply_lanes(upper, 1, TILE, used, hidden, row, lower[LANES * TILE * j :])
+        multiply_lanes(upper, 1, TILE, used, hidden, row, lower[LANES * TILE * j :], few)
     _keep_where_on(LANES * TILE * hidden, first, lower)
     for j in range(hidden):
         own, row = lower[LANES * TILE * j :], g[LANES * pixels * j :]
-        add_multiplied(x, 1, columns, pixels, used, own, row)
+        add_multiplied(x, 1, columns, pixels, used, own, row, few)
 
 
 @jit
@@ -249,7 +263,7 @@ def digits(X, y, w, work, r, g):
     whether the loss is cross-entropy."""
     examples, columns = X.shape
     pixels, hidden, entropy = columns - 2, int(X[0, columns - 2]), X[0, columns - 1] > 0
-    flat, layer = X.reshape(-1), LANES * TILE * hidden
+    flat, layer, few = X.reshape(-1), LANES * TILE * hidden, _are_few(w)
     first, second, back = work[:layer], work[layer : 2 * layer], work[2 * layer : 4 * layer]
     outputs = work[4 * layer : 4 * layer + LANES * TILE * CLASSES]
     turned = work[4 * layer + LANES * TILE * CLASSES :]
@@ -259,9 +273,9 @@ def digits(X, y, w, work, r, g):
     g[:] = 0
     for start in range(0, examples, TILE):
         used, x = min(TILE, examples - start), flat[columns * start :]
-        _forward(pixels, columns, used, hidden, x, w, first, second, outputs)
+        _forward(pixels, columns, used, hidden, few, x, w, first, second, outputs)
         if entropy:
             _probabilities_less_truth(used, y[start:], 1 / examples, outputs, r[LANES * start :])
         else:
             _less_truth(used, y[start:], 1 / examples, outputs, r[LANES * start :])
-        _backward(pixels, columns, used, hidden, x, turned, first, second, outputs, back, g)
+        _backward(pixels, columns, used, hidden, few, x, turned, first, second, outputs, back, g)
