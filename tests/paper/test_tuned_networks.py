@@ -253,6 +253,8 @@ def test_values_that_are_not_the_tuned_ones_are_named():
     assert tuned.untuned({"gd": 0.1, "anti": 0.2}, {"gd": 0.3, "anti": 0.2}).endswith(": gd")
     arm = Arm("anti", "sigma", (0.1, 0.2))
     assert arm.settings(0.2, 0.05) == (0.05, 0.2)
+    assert arm.said(0.2) == "σ = 0.2 for Anti-PGD"
+    assert Arm("gd", "lr", (0.1,)).said(0.1) == "η = 0.1 for GD"
     assert Arm("gd", "lr", (0.1, 0.2)).settings(0.2, 0.05) == (0.2, 0.0)
 
 

@@ -229,8 +229,7 @@ def _loss_claims(results: Results, loss: str) -> list[Claim]:
         name: tuned.best(results, arm, score, loss_name=loss) for name, arm in kind.arms.items()
     }
     for rival in RIVALS:
-        used = ", ".join(f"{kind.arms[arm].tuned} {kind.chosen[arm]:g} for {figures.NAMES[arm]}"
-                         for arm in ("anti", rival))  # fmt: skip
+        used = ", ".join(kind.arms[arm].said(kind.chosen[arm]) for arm in ("anti", rival))
         how = f"at the end, step {kind.steps:,}, {used}{tuned.untuned(chosen, kind.chosen)}"
         found.append(_fewer_errors(loss, ends, rival, how))
         for part, attribute, words in MEASURES[loss]:

@@ -8,10 +8,10 @@ the end, where every arm is without noise and a minimum is a training loss of at
 of a network that says zero. σ of PGD and Anti-PGD and the learning rate of GD and SGD are the best
 of five values for each teacher and n, by the mean loss on held-out examples of two other seeds, at
 a minimum. Where the best is at the end of its grid, the next learning rate (GD 0.5, SGD 0.2)
-diverges in all or many seeds, and less noise makes PGD gradient descent. Flatter means a lower
-trace and a lower effective sharpness at η = 0.1, both from the Hessian in closed form. A unit is
-active if |v|‖u‖ is above 1 % of the largest. Bands and bars: one standard deviation. Nothing was
-changed after the judged seeds were seen; grids and η were chosen on others.
+diverges in many seeds, and less noise makes PGD gradient descent. Flatter means a lower trace and
+a lower effective sharpness at η = 0.1, both from the Hessian in closed form. A unit is active if
+|v|‖u‖ is above 1 % of the largest. Bands and bars: one standard deviation. Nothing was changed
+after the judged seeds were seen; grids and η were chosen on others.
 """
 
 from dataclasses import replace
@@ -175,8 +175,7 @@ def _compare(cell: Cell, ends: dict[str, _End], rival: str, measure: str, note: 
         "§sec:exp",
     )
     values = zip(ARMS, CHOSEN[cell], strict=True)
-    used = ", ".join(f"{ARMS[arm].tuned} {value:g} for {figures.NAMES[arm]}"
-                     for arm, value in values if arm in ("anti", rival))  # fmt: skip
+    used = ", ".join(ARMS[arm].said(value) for arm, value in values if arm in ("anti", rival))
     means = tuned.geometric_means(("anti", ours), (rival, theirs))
     tested = f"at the end, step {STEPS:,}, {used}; {means}{note}"
     return tuned.judge_ratio(named, tested, ours, theirs, (ends["anti"].there, ends[rival].there))

@@ -33,6 +33,10 @@ class Arm(NamedTuple):
         """The learning rate and σ with a value of the grid; `lr` where it is not what is tuned."""
         return (value, 0.0) if self.tuned == "lr" else (lr, value)
 
+    def said(self, value: float) -> str:
+        """In words, for what was tested."""
+        return f"{'η' if self.tuned == 'lr' else 'σ'} = {value:g} for {figures.NAMES[self.method]}"
+
     def at_the_end(self, value: float) -> bool:
         """Whether the grid goes no further there, so that the best may lie outside."""
         return value in (self.grid[0], self.grid[-1])

@@ -6,3 +6,5 @@ KERNELS = (
 )  # fmt: skip
 QUADRATIC_REGRESSION, WIDENING_VALLEY, MATRIX_SENSING, ONE_HIDDEN_UNIT = range(4)
 STUDENT_TEACHER, DIGITS_NETWORK = 4, 5
+
+ACTIVE = 0.01  # of the largest unit of a network: what counts as active

@@ -13,7 +13,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from antipgd.compiling import jit_with
-from antipgd.paper.simulation.problems import products
+from antipgd.paper.simulation.problems import codes, products
+from antipgd.paper.simulation.problems.codes import ACTIVE
 from antipgd.paper.simulation.problems.products import (
     FEW,
     LANES,
@@ -23,12 +24,11 @@ from antipgd.paper.simulation.problems.products import (
     multiply_lanes,
 )
 
-jit = jit_with(products)
+jit = jit_with(codes, products)
 
 TILE = 16  # examples at a time, with two hidden layers
 _EXAMPLES = 40  # and with one
 CLASSES = 10
-ACTIVE = 0.01  # of the largest unit
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
 _LOWEST = -708.0
 _T3, _T4, _T5, _T6, _T7, _T8, _T9, _T10, _T11, _T12, _T13 = (

@@ -14,7 +14,6 @@ import numpy as np
 from antipgd.paper.simulation.problems import codes
 from antipgd.paper.simulation.problems.problem import Array, Compiled, Problem, Rows
 
-ACTIVE = 0.01
 _BATCH = 4_000_000  # numbers held at a time
 
 
@@ -146,7 +145,8 @@ class StudentTeacher(Problem):
         largest."""
         u, v = self._layers(W)
         sizes = np.sqrt((u**2).sum(axis=2)) * np.abs(v)
-        return (sizes > ACTIVE * sizes.max(axis=1, keepdims=True)).sum(axis=1).astype(np.float64)
+        active = sizes > codes.ACTIVE * sizes.max(axis=1, keepdims=True)
+        return active.sum(axis=1).astype(np.float64)
 
     @property
     def parts(self) -> dict[str, slice]:
