@@ -7,6 +7,7 @@ import torch
 from antipgd.paper import sweep
 from antipgd.paper.simulation.local import run_local
 from antipgd.paper.simulation.problems import DigitsClassifier, make_problem, name_of, problem_class
+from antipgd.paper.simulation.problems.digit_images import digit_images
 from antipgd.paper.simulation.problems.problem import numerical_trace
 from antipgd.paper.simulation.spec import make_run
 
@@ -144,10 +145,8 @@ def test_bad_settings(settings, message):
 
 
 def test_without_scikit_learn_one_is_told_what_to_install(monkeypatch, rng):
-    from antipgd.paper.simulation.problems import digits_classifier
-
-    digits_classifier._digits.cache_clear()
+    digit_images.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
     with pytest.raises(ImportError, match=r"needs scikit-learn.*pip install 'antipgd\[paper\]'"):
         PROBLEMS[0].data(rng)
-    digits_classifier._digits.cache_clear()
+    digit_images.cache_clear()

@@ -18,6 +18,7 @@ from antipgd.paper.simulation.problems import (
     make_problem,
     name_of,
     problem_class,
+    products,
     settings_of,
 )
 from antipgd.paper.simulation.problems.problem import numerical_trace
@@ -212,7 +213,8 @@ def in_lanes(rows):
 def compiled_gradient(compiled, W, shift):
     """Gradients and what is watched, by the compiled kernel."""
     g, watched = np.full(W.size, np.nan), np.full(kernels.LANES, np.nan)
-    work, r = np.empty(W.size), np.empty(max(shift.size, 1))
+    work = np.full(kernels.work_size(compiled.code, compiled.matrix, W.size), np.nan)
+    r = np.empty(max(shift.size, 1))
     kernels.gradient(*compiled, in_lanes(shift), in_lanes(W), work, r, watched, g)
     return g.reshape(-1, kernels.LANES).T, watched
 
@@ -222,7 +224,8 @@ def test_every_kernel_is_that_of_its_problem_and_compared_below(rng):
     compiled = {name: problem.compiled(problem.data(rng)) for name, problem in made.items()}
     compiled = {name: found.code for name, found in compiled.items() if found is not None}
     assert compiled == {name: code for code, name in enumerate(codes.KERNELS)}
-    assert {name_of(type(problem)) for problem in PROBLEMS} == compiled.keys()
+    networks = {"student_teacher", "digits_network"}  # in test_relu_networks.py
+    assert {name_of(type(problem)) for problem in PROBLEMS} | networks == compiled.keys()
 
 
 def test_no_gradient_comes_from_a_kernel_that_does_not_exist(rng):
@@ -259,7 +262,7 @@ def test_a_lane_does_not_meet_the_others(problem, rng):
         np.testing.assert_array_equal(seen[2], watched[lane])
 
 
-@pytest.mark.parametrize("rows", [1, 7, 8, 17, 23])
+@pytest.mark.parametrize("rows", [1, 2, 7, 8, 10, 17, 23])
 def test_products_sum_in_textbook_order(rows, rng):
     """Bit for bit: no fused multiply-add, no other order, on any CPU."""
     a, b = rng.standard_normal((rows, 11)), rng.standard_normal((11, kernels.LANES))
@@ -272,6 +275,22 @@ def test_products_sum_in_textbook_order(rows, rng):
     transposed = np.ascontiguousarray(a.T).reshape(-1)
     kernels.multiply(transposed, 1, rows, rows, 11, b.reshape(-1), out)
     assert (out.reshape(rows, kernels.LANES) == total).all()
+
+
+@pytest.mark.parametrize("rows", [1, 6, 10, 23])
+def test_sums_go_on_from_what_is_there_as_if_they_had_never_stopped(rows, rng):
+    a, b = rng.standard_normal((rows, 11)), rng.standard_normal((11, kernels.LANES))
+    lanes = rng.standard_normal((rows, 11, kernels.LANES))
+    for whole, onto, left in (
+        (products.multiply, products.add_multiplied, a),
+        (products.multiply_lanes, products.add_multiplied_lanes, lanes),
+    ):
+        at_once, in_parts = (np.empty(rows * kernels.LANES) for _ in range(2))
+        whole(left.reshape(-1), 11, 1, rows, 11, b.reshape(-1), at_once)
+        head, tail = (np.ascontiguousarray(part).reshape(-1) for part in (left[:, :4], left[:, 4:]))
+        whole(head, 4, 1, rows, 4, b[:4].reshape(-1), in_parts)
+        onto(tail, 7, 1, rows, 7, b[4:].reshape(-1), in_parts)
+        assert (at_once == in_parts).all()
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 23])

@@ -303,7 +303,7 @@ def test_a_problem_unknown_to_the_kernels_fails(monkeypatch):
     monkeypatch.setitem(PROBLEMS, "unknown", Unknown)
     (failure,) = run_local([run("gd", problem="unknown", steps=5)], 1)
     assert isinstance(failure, Failure)
-    assert "unknown has a kernel of number 4, which is not compiled; accepted" in failure.reason
+    assert "unknown has a kernel of number 6, which is not compiled; accepted" in failure.reason
 
 
 @dataclass(frozen=True)
@@ -442,6 +442,10 @@ def test_the_time_needed_grows_with_the_steps():
         ("one_hidden_unit", {"v": 0.3}, "gd pgd anti", {"leave": (0.5, 0.9)}),
         ("one_hidden_unit", {"m": 3, "samples": 40}, "label pgd", {}),
         ("one_hidden_unit", {"samples": 40, "v": 0.3}, "antisgd", {"batch": 7, "noisy": "u"}),
+        ("student_teacher", {"n": 45}, "gd pgd anti label", {}),
+        ("student_teacher", {"n": 9, "hidden": 6}, "antisgd sgd", {"batch": 50, "momentum": 0.5}),
+        ("digits_network", {"n": 37, "hidden": 7}, "gd pgd anti", {"momentum": 0.9}),
+        ("digits_network", {"n": 37, "loss_name": "cross_entropy"}, "sgd antisgd", {"batch": 5}),
     ],
 )
 def test_compiled_steps_of_the_other_problems(problem, settings, methods, changes):

@@ -48,6 +48,8 @@ EXPERIMENTS = (
     "pgd_diverges",
     "valley_v_only",
     "one_hidden_unit",
+    "student_teacher",
+    "digits_networks",
     "cifar",
     "recover",
     "anti_sgd_network",

@@ -1,6 +1,6 @@
 """Steps of a block in compiled code: what `stepping.NumpyStepper` does, some hundred times faster.
 
-Eight runs in vector lanes share each gradient's data and each draw. See `problems.kernels` for the
+Eight runs in vector lanes share each gradient's data and each draw. See `problems.products` for the
 layout and for why a run's bits are its own.
 """
 
@@ -14,12 +14,12 @@ from antipgd.noise.inplace import law_arguments
 from antipgd.paper.pipeline import Tick
 from antipgd.paper.simulation import directions, lanes
 from antipgd.paper.simulation.blocks import LANES, Block
-from antipgd.paper.simulation.problems import codes
+from antipgd.paper.simulation.problems import codes, layers, products
 from antipgd.paper.simulation.problems import kernels as problems
 from antipgd.paper.simulation.problems.problem import Array
 from antipgd.paper.simulation.stepping import RELAX_STEPS, RELAX_TOLERANCE
 
-jit = jit_with(noise, stream, transforms, problems, codes, lanes, directions)
+jit = jit_with(noise, stream, transforms, problems, products, layers, codes, lanes, directions)
 
 assert problems.LANES == LANES
 _LOOK = 4096  # steps of a relaxation between two ticks
@@ -61,7 +61,8 @@ def _advance(
     room = max(used, vector.shape[0]) * LANES  # the last look takes all examples
     shift, r = np.zeros(room), np.empty(room)
     label_draws, everywhere, negative = np.empty(used * LANES), np.ones(used), -mask
-    squares, g, eps = np.empty(size), np.zeros(size), np.zeros(size)
+    work = np.empty(problems.work_size(code, matrix, size))
+    g, eps = np.zeros(size), np.zeros(size)
     w, new = weights.copy(), np.empty(size)
     watched, norms, moving_labels = np.zeros(LANES), np.zeros(LANES), lanes.any_of(labelled)
     draws = np.zeros((depth, size))  # ξ_k in row k mod depth, in all lanes
@@ -82,9 +83,9 @@ def _advance(
         if batch > 0:
             noise.draw_indices(keys[1], n + 1, vector.shape[0], words, indices)
             lanes.choose(indices, matrix, vector, chosen, labels)
-            problems.gradient(code, chosen, labels, shift, w, squares, r, watched, g)
+            problems.gradient(code, chosen, labels, shift, w, work, r, watched, g)
         else:
-            problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
+            problems.gradient(code, matrix, vector, shift, w, work, r, watched, g)
         if watching and n > 0:
             lanes.look(n, low, high, watched, w, alive, eta, taps, frozen, left_at)
         if n >= averaged_from:
@@ -108,7 +109,7 @@ def _advance(
             lanes.forget(alive, memory)
         w, new = new, w
     if watching and last > 0:
-        problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
+        problems.gradient(code, matrix, vector, shift, w, work, r, watched, g)
         lanes.look(last, low, high, watched, w, alive, eta, taps, frozen, left_at)
     weights[:] = w
 
@@ -121,12 +122,13 @@ def _relax(code, matrix, vector, first, last, enough, weights, going, eta, final
     """
     size, used = weights.shape[0], vector.shape[0]
     shift, r = np.zeros(used * LANES), np.empty(used * LANES)
-    squares, g, eps = np.empty(size), np.zeros(size), np.zeros(size)
+    work = np.empty(problems.work_size(code, matrix, size))
+    g, eps = np.zeros(size), np.zeros(size)
     w, new = weights.copy(), np.empty(size)
     watched, norms = np.zeros(LANES), np.zeros(LANES)
     lost_at, taps = np.zeros(LANES, np.int64), np.zeros((0, LANES))
     for n in range(first, last):
-        problems.gradient(code, matrix, vector, shift, w, squares, r, watched, g)
+        problems.gradient(code, matrix, vector, shift, w, work, r, watched, g)
         lanes.squared_norms(g, norms)
         for lane in range(LANES):
             norm = np.sqrt(norms[lane])

@@ -1,6 +1,6 @@
 """What compiled steps are made of: loops over the weights of eight runs that lie side by side.
 
-See `problems.kernels` for the layout. Knows no problem and no order of steps.
+See `problems.products` for the layout. Knows no problem and no order of steps.
 """
 
 import numpy as np

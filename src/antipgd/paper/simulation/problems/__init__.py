@@ -11,10 +11,12 @@ from collections.abc import Mapping
 
 from antipgd.checks import nearest
 from antipgd.paper.simulation.problems.digits_classifier import DigitsClassifier
+from antipgd.paper.simulation.problems.digits_network import DigitsNetwork
 from antipgd.paper.simulation.problems.matrix_sensing import MatrixSensing
 from antipgd.paper.simulation.problems.one_hidden_unit import OneHiddenUnit
 from antipgd.paper.simulation.problems.problem import Problem
 from antipgd.paper.simulation.problems.quadratic_regression import QuadraticRegression
+from antipgd.paper.simulation.problems.student_teacher import StudentTeacher
 from antipgd.paper.simulation.problems.widening_valley import WideningValley
 
 PROBLEMS: dict[str, type[Problem]] = {
@@ -23,6 +25,8 @@ PROBLEMS: dict[str, type[Problem]] = {
     "widening_valley": WideningValley,
     "one_hidden_unit": OneHiddenUnit,
     "digits_classifier": DigitsClassifier,
+    "student_teacher": StudentTeacher,
+    "digits_network": DigitsNetwork,
 }
 _own: dict[str, type[Problem]] = {}
 
@@ -102,11 +106,13 @@ def settings_of(problem: Problem) -> dict[str, Setting]:
 __all__ = [
     "PROBLEMS",
     "DigitsClassifier",
+    "DigitsNetwork",
     "MatrixSensing",
     "OneHiddenUnit",
     "Problem",
     "QuadraticRegression",
     "Setting",
+    "StudentTeacher",
     "WideningValley",
     "make_problem",
     "name_of",

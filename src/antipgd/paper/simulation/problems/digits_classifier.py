@@ -7,16 +7,18 @@ are classes: they can be chosen in mini-batches, but not shifted.
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from antipgd.paper.simulation.problems.digit_images import (
+    CLASSES,
+    IMAGES,
+    PIXELS,
+    Digits,
+    digit_images,
+)
 from antipgd.paper.simulation.problems.problem import Array, Problem, Rows
-
-Digits = NDArray[np.int64]
-PIXELS, CLASSES, IMAGES = 64, 10, 1797
 
 
 class Data(NamedTuple):
@@ -26,21 +28,6 @@ class Data(NamedTuple):
     y: Digits
     X_test: Array
     y_test: Digits
-
-
-@cache
-def _digits() -> tuple[Array, Digits]:
-    """All images as columns with values from 0 to 1, and their digits."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError(
-            "digits_classifier needs scikit-learn, which brings the images: "
-            "pip install 'antipgd[paper]'"
-        ) from error
-    found = load_digits()
-    X = np.concatenate([found.data.T / 16, np.ones((1, len(found.data)))])
-    return X, found.target.astype(np.int64)
 
 
 def _softmax(logits: Array) -> Array:
@@ -83,7 +70,8 @@ class DigitsClassifier(Problem):
         return self.n
 
     def data(self, rng: np.random.Generator) -> Data:
-        X, y = _digits()
+        images, y = digit_images()
+        X = np.concatenate([images, np.ones((1, IMAGES))])
         order = rng.permutation(IMAGES)
         train, test = order[: self.n], order[self.n : self.n + self.test]
         chosen = (np.ascontiguousarray(X[:, part]) for part in (train, test))

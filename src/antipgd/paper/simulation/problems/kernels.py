@@ -1,126 +1,26 @@
 """The gradients of the paper's problems, compiled: eight runs at a time, one per vector lane.
 
-The weights of eight runs lie side by side: element j of run l at index 8j + l. A lane never meets
-another one and every sum runs in its textbook order without fused multiply-adds, so a run has the
-same bits whatever shares its lanes and on every CPU. Proven equal to the NumPy forms in the tests.
+See `products` for the layout, and why a run has the same bits whatever shares its lanes and on
+every CPU. Proven equal to the NumPy forms in the tests.
 
 A kernel that changes results needs a new RESULTS_VERSION (see `spec`).
 """
 
 import numpy as np
 
-try:
-    from llvmlite import ir
-    from numba import njit, types
-    from numba.core import cgutils
-    from numba.extending import intrinsic
-except ImportError as error:
-    raise ImportError("the simulator needs numba: pip install 'antipgd[paper]'") from error
-
 from antipgd.compiling import jit_with
-from antipgd.paper.simulation.problems import codes
+from antipgd.paper.simulation.problems import codes, layers, products
 from antipgd.paper.simulation.problems.codes import (
+    DIGITS_NETWORK,
     MATRIX_SENSING,
     ONE_HIDDEN_UNIT,
     QUADRATIC_REGRESSION,
+    STUDENT_TEACHER,
     WIDENING_VALLEY,
 )
+from antipgd.paper.simulation.problems.products import LANES, multiply, multiply_lanes
 
-jit = jit_with(codes)
-
-LANES = 8
-_TILE = 8  # rows of a product made at a time, one vector register each
-
-
-def _in_all_lanes(builder, number):
-    vector = ir.VectorType(number.type, LANES)
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.IntType(64)(0))
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-    return builder.shuffle_vector(one, one, mask)
-
-
-def _product_of_rows(rows, a_in_lanes):
-    """An intrinsic out[r] = Σ_k a[r·row_step + k·step] · b[k], lanes in b, out and perhaps a.
-
-    LLVM would keep the sums in memory, since it cannot know that `out` and `b` do not overlap.
-    """
-
-    @intrinsic
-    def product(typing_context, a, row_step, step, count, b, out):
-        lanes, integer = ir.VectorType(ir.DoubleType(), LANES), ir.IntType(64)
-
-        def generate(context, builder, signature, arguments):
-            a, row_step, step, count, b, out = arguments
-            zero = ir.Constant(lanes, [0.0] * LANES)
-            sums = [cgutils.alloca_once_value(builder, zero) for _ in range(rows)]
-
-            def at(address, offset, kind):
-                bytes_each = 8 * LANES if kind is lanes else 8
-                place = builder.add(address, builder.mul(offset, integer(bytes_each)))
-                return builder.inttoptr(place, kind.as_pointer())
-
-            def element(offset):
-                if a_in_lanes:
-                    return builder.load(at(a, offset, lanes), align=8)
-                number = builder.load(at(a, offset, ir.DoubleType()), align=8)
-                return _in_all_lanes(builder, number)
-
-            with cgutils.for_range(builder, count) as loop:
-                factor = builder.load(at(b, loop.index, lanes), align=8)
-                for row, total in enumerate(sums):
-                    offset = builder.add(
-                        builder.mul(integer(row), row_step), builder.mul(loop.index, step)
-                    )
-                    term = builder.fmul(element(offset), factor)
-                    builder.store(builder.fadd(builder.load(total), term), total)
-            for row, total in enumerate(sums):
-                builder.store(builder.load(total), at(out, integer(row), lanes), align=8)
-            return context.get_dummy_value()
-
-        return types.none(*[types.int64] * 6), generate
-
-    return product
-
-
-def _product(a_in_lanes):
-    """The product of any number of rows."""
-    tile, half, single = (_product_of_rows(rows, a_in_lanes) for rows in (_TILE, _TILE // 2, 1))
-    bytes_each = 8 * LANES if a_in_lanes else 8
-
-    @njit(nogil=True)  # no cache: intrinsics in a closure look new to it in every process
-    def product(a_at, row_step, step, rows, count, b_at, out_at):
-        r = 0
-        while r < rows:
-            here = np.int64(a_at + bytes_each * r * row_step)
-            there = np.int64(out_at + 8 * LANES * r)
-            if r + _TILE <= rows:
-                tile(here, np.int64(row_step), np.int64(step), np.int64(count), b_at, there)
-                r += _TILE
-            elif r + _TILE // 2 <= rows:
-                half(here, np.int64(row_step), np.int64(step), np.int64(count), b_at, there)
-                r += _TILE // 2
-            else:
-                single(here, np.int64(row_step), np.int64(step), np.int64(count), b_at, there)
-                r += 1
-
-    return product
-
-
-_product_with_numbers, _product_with_lanes = _product(False), _product(True)
-
-
-@jit
-def multiply(a, row_step, step, rows, count, b, out):
-    """out[r] = Σ_k a[r·row_step + k·step] · b[k] for each lane; `a` is flat, b and out in lanes."""
-    _product_with_numbers(a.ctypes.data, row_step, step, rows, count,
-                          np.int64(b.ctypes.data), out.ctypes.data)  # fmt: skip
-
-
-@jit
-def multiply_lanes(a, row_step, step, rows, count, b, out):
-    """`multiply` with `a` in lanes too."""
-    _product_with_lanes(a.ctypes.data, row_step, step, rows, count,
-                        np.int64(b.ctypes.data), out.ctypes.data)  # fmt: skip
+jit = jit_with(codes, layers, products)
 
 
 @jit
@@ -233,11 +133,21 @@ def _hidden_unit(X, y, shift, w, r, watched, g):
 
 
 @jit
+def work_size(code, matrix, size):
+    """How many numbers of work space `gradient` needs with so many weights in lanes."""
+    if code == STUDENT_TEACHER:
+        return layers.student_work(matrix.shape[1], size)
+    if code == DIGITS_NETWORK:
+        return layers.digits_work(int(matrix[0, matrix.shape[1] - 2]), size)
+    return size
+
+
+@jit
 def gradient(code, matrix, vector, shift, w, work, r, watched, g):
     """Gradients at `w` into `g`; the watched quantity, where there is one, into `watched`.
 
     `matrix` and `vector` hold the examples to use, `shift` (in lanes) what to add to their labels.
-    `work` and `r` are work arrays as long as w and shift.
+    `work` and `r` are work arrays, of `work_size` and as long as shift.
     """
     if code == QUADRATIC_REGRESSION:
         _regression(matrix, vector, shift, w, work, r, g)
@@ -247,6 +157,10 @@ def gradient(code, matrix, vector, shift, w, work, r, watched, g):
         _sensing(matrix, vector, shift, w, work, r, g)
     elif code == ONE_HIDDEN_UNIT:
         _hidden_unit(matrix, vector, shift, w, r, watched, g)
+    elif code == STUDENT_TEACHER:
+        layers.student(matrix, vector, shift, w, work, r, watched, g)
+    elif code == DIGITS_NETWORK:
+        layers.digits(matrix, vector, w, work, r, g)
     else:
         raise NotImplementedError("a problem that is not compiled")
 
@@ -263,5 +177,6 @@ def add_losses(code, examples, r, w, watched, sums):
     for lane in range(LANES):
         total = 0.0
         for i in range(examples):
-            total += r[LANES * i + lane] * r[LANES * i + lane]
+            one = r[LANES * i + lane]
+            total += one if code == DIGITS_NETWORK else one * one
         sums[lane] += total / divisor
