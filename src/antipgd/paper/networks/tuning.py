@@ -240,6 +240,7 @@ def tune(
     device: str = "cpu",
 ) -> int:
     """Train what is missing, print the table and write what won; 1 if trainings failed."""
+    untuned = scale_named(name)  # refused before anything is made
     make_folder(out)
     store = Store(out / "store", lambda message: print(message, file=sys.stderr))
     began = time.perf_counter()
@@ -256,7 +257,7 @@ def tune(
         trained.update(run.name for run in runs)
         return outcome.in_order(runs)
 
-    search = Search(scale_named(name), train)
+    search = Search(untuned, train)
     try:
         scale = with_seeds(search.run(), search.table)
     except KeyboardInterrupt:
