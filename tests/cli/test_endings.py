@@ -46,7 +46,7 @@ def test_an_interruption_outside_the_runs_is_said_and_loses_nothing(
 
 def test_an_interruption_while_claims_are_judged(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(paper.Desk, "judge", interrupt)
-    assert main(["paper", "--only", "cifar", "--out", str(tmp_path)]) == 130
+    assert main(["paper", "--only", "moments", "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err == "interrupted; the same command goes on\n"
     assert not (tmp_path / "report.html").exists()
 

@@ -9,6 +9,7 @@ import pytest
 
 from antipgd.cli import main
 from antipgd.paper.claims import HOLDS, SEVERITY, Claim
+from antipgd.paper.networks.scales import TUNED
 from antipgd.paper.networks.tuning import scale_to_use
 from antipgd.paper.pipeline import complete
 from antipgd.paper.record import Failure
@@ -187,17 +188,24 @@ def test_plans_with_wrong_content(tmp_path, capsys):
     assert replaced(tmp_path, [RUN]) is None
 
 
-def test_tuned_sigmas_with_wrong_content(tmp_path):
+def test_tuned_values_with_wrong_content(tmp_path):
     path = tmp_path / "tuned-smoke.json"
     usual = scale_to_use("smoke", tmp_path)
-    for text in variants({"pgd": 0.25, "anti": 0.5}):
+    tuned = {"chosen": {"pgd": 0.25, "gd": 0.5}, "seeds": {"none": 7},
+             "grids": {"pgd": [0.25, 0.5]}}  # fmt: skip
+    for text in variants(tuned):
         path.write_text(text)
         with suppress(ValueError):  # which the command line says
-            sigmas = scale_to_use("smoke", tmp_path).sigmas
-            assert sigmas.keys() == usual.sigmas.keys()
-            assert all(type(sd) is float and 0 <= sd < 10 for sd in sigmas.values())
-    path.write_text('{"anti": -1}')
-    with pytest.raises(ValueError, match="sigma of anti must be a finite number >= 0; got -1"):
+            scale = scale_to_use("smoke", tmp_path)
+            assert usual.chosen.keys() <= scale.chosen.keys() <= TUNED.keys()
+            assert scale.seeds.keys() == usual.seeds.keys()
+            assert scale.grids.keys() == usual.grids.keys()
+            assert all(len(grid) >= 2 for grid in scale.grids.values())
+            values = [*scale.chosen.values(), *(v for grid in scale.grids.values() for v in grid)]
+            assert all(type(value) is float and 0 < value < 10 for value in values)
+            assert all(type(n) is int and n >= 2 for n in scale.seeds.values())
+    path.write_text('{"chosen": {"anti": -1}, "seeds": {}, "grids": {}}')
+    with pytest.raises(ValueError, match="anti must be a finite number > 0; got -1"):
         scale_to_use("smoke", tmp_path)
 
 

@@ -38,7 +38,7 @@ def test_every_method_takes_its_turns():
 
 
 def test_a_method_that_cannot_go_on_is_named():
-    lost = replace(SMOKE, options={"lr": 1e30})
+    lost = replace(SMOKE, chosen={**SMOKE.chosen, "gd": 1e30})
     with pytest.raises(RuntimeError, match="gd: the loss is not finite any more"):
         rehearse(lost, ["gd"])
 

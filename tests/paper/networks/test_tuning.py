@@ -23,6 +23,7 @@ from antipgd.paper.networks.tuning import (
     seeds_needed,
     tune,
     tuning_table,
+    with_seeds,
 )
 from antipgd.paper.pipeline import Outcome
 from antipgd.paper.record import Failure, Record
@@ -111,14 +112,17 @@ def test_where_a_longer_grid_finds_a_better_learning_rate_sigma_is_tried_again_a
 
 
 def test_one_seed_has_no_deviation_to_count_seeds_by():
-    one = replace(SCALE, tuning_seeds=1)
-    assert Search(one, Trainings(MIDDLES)).run().seeds == SCALE.seeds
+    def seeds(scale, train):
+        search = Search(scale, train)
+        return with_seeds(search.run(), search.table).seeds
+
+    assert seeds(replace(SCALE, tuning_seeds=1), Trainings(MIDDLES)) == SCALE.seeds
     wild = Trainings(MIDDLES)
     calm = wild.parabola
     wild.accuracy = lambda arm, value, run: (
         calm(arm, value, run) + 0.05 * (run.seed - TUNING_SEED) * (arm == "anti")
     )
-    counted = Search(SCALE, wild).run().seeds
+    counted = seeds(SCALE, wild)
     assert counted["batch"] > SCALE.seeds["batch"]
     assert counted["none"] == SCALE.seeds["none"]  # the least
 
@@ -214,10 +218,11 @@ def test_what_was_chosen_in_the_folder_is_used(tmp_path):
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"chosen": {"antii": 0.07}}, "names 'antii'; accepted: gd, sgd, pgd, anti, antisgd, gd_none"),
-    ({"grids": {"sam": [0.1]}}, "names 'sam'; accepted: gd, sgd"),
+    ({"grids": {"sam": [0.1, 0.2]}}, "names 'sam'; accepted: gd, sgd"),
     ({"chosen": {"anti": 0}}, "anti must be a finite number > 0; got 0"),
     ({"chosen": {"anti": "1"}}, "anti must be a finite number > 0; got '1'"),
     ({"grids": {"anti": [0, 0.1]}}, "anti must be a finite number > 0; got 0"),
+    ({"grids": {"anti": [0.1]}}, "the grid of anti must have at least two values; got [0.1]"),
     ({"grids": {"anti": 0.1}}, "is not what `antipgd tune` writes"),
     ({"seeds": {"batch": 1}}, "seeds of batch must be a whole number >= 2; got 1"),
     ({"seeds": {"layer": 9}}, "names norm 'layer'; accepted: batch, none"),

@@ -73,10 +73,12 @@ def _flatter(anti: list[Record], other: list[Record]) -> Claim:
 
 
 def _ratio(ours: list[Record], theirs: list[Record], measure: str) -> str:
-    """The geometric mean of a ratio in words; not measured where a seed has no value."""
+    """The geometric mean of a ratio in words; not measured where a seed has no value or is lost."""
     try:
         a, b = values(ours, measure), values(theirs, measure)
     except LookupError:
+        return "not measured"
+    if not np.isfinite([a, b]).all():
         return "not measured"
     return f"{np.exp(np.log(a / b).mean()):.3g}"
 

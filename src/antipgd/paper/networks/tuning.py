@@ -199,6 +199,13 @@ def with_seeds(scale: Scale, table: pd.DataFrame) -> Scale:
     return replace(scale, seeds=seeds)
 
 
+def _grid(arm: str, values: Sequence[object]) -> tuple[float, ...]:
+    found = tuple(number(arm, value, 0, above=True) for value in values)
+    if len(found) < 2:
+        raise ValueError(f"the grid of {arm} must have at least two values; got {values}")
+    return found
+
+
 def scale_to_use(name: str, out: Path) -> Scale:
     """A scale with what `antipgd tune` chose in this folder, else with its own."""
     scale, path = scale_named(name), _path(name, out)
@@ -208,8 +215,7 @@ def scale_to_use(name: str, out: Path) -> Scale:
         there = json.loads(path.read_text("utf-8"))
         chosen = {arm: number(f"{arm}", one, 0, above=True) for arm, one in there["chosen"].items()}
         seeds = {norm: whole(f"seeds of {norm}", n, 2) for norm, n in there["seeds"].items()}
-        grids = {arm: tuple(number(arm, one, 0, above=True) for one in grid)
-                 for arm, grid in there["grids"].items()}  # fmt: skip
+        grids = {arm: _grid(arm, grid) for arm, grid in there["grids"].items()}
     except (ValueError, AttributeError, TypeError, KeyError, OverflowError, RecursionError) as why:
         raise ValueError(f"{path} is not what `antipgd tune` writes: {why}") from why
     for unknown in (chosen.keys() | grids.keys()) - TUNED.keys():
@@ -234,6 +240,7 @@ def tune(
     device: str = "cpu",
 ) -> int:
     """Train what is missing, print the table and write what won; 1 if trainings failed."""
+    untuned = scale_named(name)  # refused before anything is made
     make_folder(out)
     store = Store(out / "store", lambda message: print(message, file=sys.stderr))
     began = time.perf_counter()
@@ -250,7 +257,7 @@ def tune(
         trained.update(run.name for run in runs)
         return outcome.in_order(runs)
 
-    search = Search(scale_named(name), train)
+    search = Search(untuned, train)
     try:
         scale = with_seeds(search.run(), search.table)
     except KeyboardInterrupt:
