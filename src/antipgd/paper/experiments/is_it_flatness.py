@@ -151,34 +151,37 @@ def _listed(by: dict[str, Claim], kind: str, verdict: str) -> str:
 
 def plot(results: Results) -> figures.Figure:
     arms = _arms(results)
-    accuracy = {arm: Estimate.of(100 * values(records, "test_accuracy"))
-                for arm, records in arms.items()}  # fmt: skip
-    ticks = [(float(at), textwrap.fill(NAMES[arm], 14)) for at, arm in enumerate(arms)]
+    accuracy = {arm: 100 * values(records, "test_accuracy") for arm, records in arms.items()}
+    others = [arm for arm in arms if arm != "gd"]
+    against = [mark for arm, records in arms.items()
+               for mark in _against_trace(arm, records, accuracy[arm])]  # fmt: skip
+    gains = [_mark(arm, at, Estimate.of(accuracy[arm] - accuracy["gd"]))
+             for at, arm in enumerate(others)]  # fmt: skip
+    level = figures.Series([-0.5, len(others) - 0.5], [0.0, 0.0], dash=":")
+    ticks = [(float(at), textwrap.fill(NAMES[arm], 11)) for at, arm in enumerate(others)]
     panels = [
-        figures.Panel("accuracy and flatness where training loss is 0.01",
-                      [mark for arm, records in arms.items()
-                       for mark in _marks(arm, records, accuracy[arm])],
-                      "scaled trace at training loss 0.01", "test accuracy, %", "log", "linear"),
-        figures.Panel("test accuracy there, %",
-                      [_mark(arm, at, accuracy[arm]) for at, arm in enumerate(arms)],
-                      "", "", "linear", "linear", ticks=ticks),
+        figures.Panel("where the training ended", against, "scaled trace at training loss 0.01",
+                      "test accuracy, %", "log", "linear"),
+        figures.Panel("test accuracy over that of GD stopped there, points", [*gains, level], "",
+                      "", "linear", "linear", ticks=ticks),
     ]  # fmt: skip
     return figures.draw(panels, columns=2, width=5.2, height=3.6)
 
 
-def _mark(arm: str, x: float, accuracy: Estimate) -> figures.Series:
+def _mark(arm: str, x: float, estimate: Estimate) -> figures.Series:
     """A mean with its interval."""
-    low, high = accuracy.interval()
+    low, high = estimate.interval()
     colour = figures.COLOURS["gd" if arm in MARKERS else arm]
-    return figures.Series([x], [accuracy.mean], NAMES[arm], colour, "", MARKERS.get(arm, "D"),
+    return figures.Series([x], [estimate.mean], NAMES[arm], colour, "", MARKERS.get(arm, "D"),
                           [low], [high], bars=True)  # fmt: skip
 
 
-def _marks(arm: str, records: list[Record], accuracy: Estimate) -> list[figures.Series]:
-    """The same against the trace, which has an interval too; nothing where some have none."""
+def _against_trace(arm: str, records: list[Record], accuracy: Values) -> list[figures.Series]:
+    """Accuracy against the trace, which has an interval too; nothing where some have none."""
     try:
         trace = Estimate.of(np.log(values(records, TRACE)))
     except LookupError:
         return []
-    mark = _mark(arm, float(np.exp(trace.mean)), accuracy)
-    return [figures.Series(np.exp(trace.interval()), [accuracy.mean] * 2, colour=mark.colour), mark]
+    mark = _mark(arm, float(np.exp(trace.mean)), Estimate.of(accuracy))
+    across = figures.Series(np.exp(trace.interval()), [*np.asarray(mark.y)] * 2, colour=mark.colour)
+    return [across, mark]

@@ -54,7 +54,7 @@ def cleanest(record: Record) -> dict[int, str]:
 
 
 def value(record: Record, measure: str, epoch: int | None = None, place: str = "") -> float:
-    """A measurement at an epoch, by default the last there is, and a place, by default the cleanest.
+    """A measurement at an epoch, by default the last one, and a place, by default the cleanest.
 
     Infinite losses and accuracy 0 for a training that diverged before.
     """

@@ -65,9 +65,7 @@ class Contest:
             own["noise_stop"] = stop
         changes = {"lr": self.chosen.get("gd"), **own, **more}
         measure = range(stop if noisy else self.every, end + 1, self.every)
-        return self.cell.training(
-            method, seed, measure=measure, stop_at_loss=self.loss, **changes
-        )
+        return self.cell.training(method, seed, measure=measure, stop_at_loss=self.loss, **changes)
 
     def judged(self) -> list[Training]:
         """What is compared: every arm on test images, its flatness measured where it ends."""
@@ -129,8 +127,8 @@ def ended(contest: Contest, records: Iterable[Record]) -> dict[str, list[Record]
 CONTEST = Contest(CELLS[0])
 SMOKE = Contest(
     Cell("smoke", "base", "a few digits", seeds=2, tuning_seeds=1, most_values=2,
-         base={"data": "digits", "model": "mlp", "width": 16, "images": 100, "batch": 20,
-               "norm": "none", "epochs": 40, "noise_stop": 30}),
-    grids={"gd": (0.05, 0.1), **dict.fromkeys(("anti", "two_point", "trace_penalty"), (0.005, 0.01)),
-           "decay": (0.0001, 0.0002), "ema": (2.0, 4.0)},
+         base={"data": "digits", "model": "lenet", "width": 4, "images": 100, "batch": 20,
+               "norm": "none", "epochs": 60, "noise_stop": 40}),
+    grids={"gd": (0.02, 0.03), "anti": (0.005, 0.01), "two_point": (0.005, 0.01),
+           "trace_penalty": (0.005, 0.01), "decay": (0.0001, 0.0002), "ema": (2.0, 4.0)},
 )  # fmt: skip

@@ -61,11 +61,18 @@ def _missing(*places: Place) -> str:
         lost = sum(not at_minimum(record, epoch) for record in records)
         if lost:
             losses = values(records, "train_loss", epoch)
-            method = records[0].run.method
+            who = _who(records[0].run)
             said.append(
-                f"{method} in {lost} of {len(records)} seeds (training loss {losses.max():.2g})"
+                f"{who} in {lost} of {len(records)} seeds (training loss {losses.max():.2g})"
             )
     return " and ".join(said)
+
+
+def _who(run: Training) -> str:
+    """A method, and what else tells its arm from others."""
+    if run.ends_by_average:
+        return f"{run.method} averaged"
+    return f"{run.method} with weight decay" if run.weight_decay else run.method
 
 
 def better(

@@ -1,10 +1,10 @@
 """Learning rate and σ of each arm, by its accuracy on images that it is not trained on.
 
 First the learning rates of the arms without noise, then σ (or the like) of the others, each at the
-learning rate of the arm that its noise is added to. Every arm is tried with as many values and seeds: where the
-best value of one is at the end of its grid, all get one value more. The seeds are no experiment's.
-Judged is the place at which the experiments judge, the end of the training. What wins is written to
-a file beside the store, and experiments at that scale use it from then on.
+learning rate of the arm that its noise is added to. Every arm is tried with as many values and
+seeds: where the best value of one is at the end of its grid, all get one value more. The seeds are
+no experiment's. Judged is the place at which the experiments judge, the end of the training. What
+wins is written to a file beside the store, and experiments at that scale use it from then on.
 """
 
 import json
