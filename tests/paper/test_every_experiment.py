@@ -16,7 +16,7 @@ import pytest
 
 from antipgd.paper.claims import SEVERITY
 from antipgd.paper.coverage import paper_claims
-from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, runs_of
+from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, more_runs_of, runs_of
 from antipgd.paper.figures import rendered
 from antipgd.paper.networks.scales import scale_named
 from antipgd.paper.record import Record
@@ -36,7 +36,8 @@ def places_of(run, step):
     if run.problem != "network":
         return ("w", "z") if run.has_clean_weights else ("w",)
     noisy = run.taps and run.has_clean_weights and run.noise_acts(step)
-    return ("running", "w", "w_bn", *(("z", "z_bn") if noisy else ()))
+    average = ("ema",) if run.ema else ()
+    return ("running", "w", "w_bn", *(("z", "z_bn") if noisy else ()), *average)
 
 
 def end_of(run, diverged):
@@ -74,7 +75,18 @@ def planned(name):
 
 
 def results_of(name, half_diverged):
-    return Results(made_up(run, half_diverged and run.seed % 2 == 1) for run in planned(name))
+    """Those of its runs, and of what an experiment says follows from them."""
+    runs, records = planned(name), []
+    while runs:
+        records += [made_up(run, half_diverged and run.seed % 2 == 1) for run in runs]
+        follows = more_runs_of(name, records, scale_named("smoke")) if has_more(name) else []
+        there = {record.run.name for record in records}
+        runs = [run for run in follows if run.name not in there]
+    return Results(records)
+
+
+def has_more(name):
+    return hasattr(load(name), "more")
 
 
 def check_readme(name, claims):

@@ -182,6 +182,8 @@ def _against_trace(arm: str, records: list[Record], accuracy: Values) -> list[fi
         trace = Estimate.of(np.log(values(records, TRACE)))
     except LookupError:
         return []
+    if not np.isfinite(trace.mean):  # some diverged
+        return []
     mark = _mark(arm, float(np.exp(trace.mean)), Estimate.of(accuracy))
     across = figures.Series(np.exp(trace.interval()), [*np.asarray(mark.y)] * 2, colour=mark.colour)
     return [across, mark]
