@@ -1,7 +1,8 @@
-"""Trainings that are ended at one loss: where they end, what is measured there, how they are tuned."""
+"""Trainings that are ended at one loss: where they end, what is measured, how they are tuned."""
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from made_up import row
@@ -179,7 +180,7 @@ def test_tuning_has_as_many_values_seeds_and_images_for_every_arm():
             counts.add(len(found))
         assert len(counts) == 1
     for grid in GRIDS.values():
-        ratios = [b / a for a, b in zip(grid, grid[1:], strict=False)]
+        ratios = [b / a for a, b in pairwise(grid)]
         assert ratios == pytest.approx([ratios[0]] * 2)  # by one factor
     assert (GRIDS["gd"], GRIDS["anti"]) == (RATES, SIGMAS)
 
