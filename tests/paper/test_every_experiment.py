@@ -39,7 +39,8 @@ def places_of(run, step):
     if run.problem != "network":
         return ("w", "z") if run.has_clean_weights else ("w",)
     noisy = run.taps and run.has_clean_weights and run.noise_acts(step)
-    return ("running", "w", "w_bn", *(("z", "z_bn") if noisy else ()))
+    average = ("ema",) if run.ema else ()
+    return ("running", "w", "w_bn", *(("z", "z_bn") if noisy else ()), *average)
 
 
 def end_of(run, diverged):

@@ -55,6 +55,7 @@ EXPERIMENTS = (
     "anti_sgd_network",
     "no_norm",
     "when_it_helps",
+    "is_it_flatness",
     "implicit_bias",
     "cond_variance",
     "implicit_reg",

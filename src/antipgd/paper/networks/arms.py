@@ -2,7 +2,7 @@
 
 An arm is a method with a batch; SGD has a small and a middle one. BatchNorm's statistics are those
 estimated anew at the weights measured, wherever the network has any. "Cleanest" is z while there is
-noise that can be taken out, and w otherwise.
+noise that can be taken out, and w otherwise; the average of a training that is ended by it.
 """
 
 from collections.abc import Sequence
@@ -45,28 +45,33 @@ def arm(
 
 def cleanest(record: Record) -> dict[int, str]:
     """The place to measure at by epoch, statistics estimated anew where there are any."""
-    order = ("w", "w_bn", "z", "z_bn")
+    order = ("ema",) if record.run.ends_by_average else ("w", "w_bn", "z", "z_bn")
     found: dict[int, str] = {}
     for epoch, place, *_ in record.points:
-        if place in order and order.index(place) >= order.index(found.get(epoch, "w")):
+        if place in order and order.index(place) >= order.index(found.get(epoch, order[0])):
             found[epoch] = place
     return found
 
 
 def value(record: Record, measure: str, epoch: int | None = None, place: str = "") -> float:
-    """A measurement at an epoch, by default the last, and a place, by default the cleanest.
+    """A measurement at an epoch, by default the last one, and a place, by default the cleanest.
 
     Infinite losses and accuracy 0 for a training that diverged before.
     """
     if record.status == "diverged" and (epoch is None or epoch >= (record.diverged_at or 0)):
         return 0.0 if measure.endswith("accuracy") else float("inf")
-    when = record.run.epochs if epoch is None else epoch
+    when = last_epoch(record) if epoch is None else epoch
     where = place or cleanest(record)[when]
     index = 2 + MEASURES.index(measure)
     rows = [row[index] for row in record.points if row[:2] == (when, where)]
     if not rows or rows[0] is None:
         raise LookupError(f"{record.run.method} has no {measure} at {where!r}, epoch {when}")
     return float(rows[0])
+
+
+def last_epoch(record: Record) -> int:
+    """The last epoch that was measured: that at which a training ended, early or not."""
+    return max(cleanest(record), default=int(record.run.epochs))
 
 
 def values(

@@ -68,17 +68,17 @@ class Cell:
 
     def tuning(self, arm: str) -> list[Training]:
         """An arm with every value of its grid, tested on images beside those it is trained on."""
-        held_out = min(HELD_OUT, self._spare)
         return [
-            self.training(arm, TUNING_SEED + seed, held_out=held_out, **{TUNED[arm]: value})
+            self.training(arm, TUNING_SEED + seed, held_out=self.held_out, **{TUNED[arm]: value})
             for value in self.grids[arm] for seed in range(self.tuning_seeds)
         ]  # fmt: skip
 
     @property
-    def _spare(self) -> int:
-        """How many images the data have beside those trained on, in thousands."""
+    def held_out(self) -> int:
+        """How many images beside those trained on there are to tune by, in thousands."""
         settings = {**self.base, **self.changes}
-        return (DATA_SETS[settings["data"]].training - int(settings["images"])) // 1000 * 1000
+        spare = DATA_SETS[settings["data"]].training - int(settings["images"])
+        return min(HELD_OUT, spare // 1000 * 1000)
 
 
 def _images(count: int) -> dict[str, int]:

@@ -81,5 +81,6 @@ def image_passes(spec: Training) -> float:
     few = images + held_out if spec.test_images is None else 2 * spec.test_images
     seen = [images + held_out if spec.measured_fully(epoch) else few for epoch in spec.measure]
     measured = places * (sum(seen) + len(spec.measure) * min(images, 5000)) / 3
-    traced = 3 * len(spec.measure) * spec.trace_images * spec.trace_probes
+    traces = len(spec.measure) if spec.stop_at_loss is None else 1
+    traced = 3 * traces * spec.trace_images * spec.trace_probes
     return float(trained + measured + traced)

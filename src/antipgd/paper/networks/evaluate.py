@@ -148,13 +148,29 @@ class Evaluator:
         return {"train_loss": train[0], "train_accuracy": train[1],
                 "test_loss": test[0], "test_accuracy": test[1], "norm": norm(model)}  # fmt: skip
 
-    def _cleanest(self, epoch: int, barrier: Mapping[str, float]) -> dict[str, float]:
-        """What is measured only at the cleanest weights and their own statistics."""
+    def _cleanest(
+        self, epoch: int, barrier: Mapping[str, float], average: bool = False
+    ) -> dict[str, float]:
+        """What is measured only at the cleanest weights, or their average, and the statistics of
+        these."""
         spec, model, train = self._spec, self._model, self._examples.train
-        traces = trace(spec, model, train) if spec.trace_probes else {}
+        found = {**self._losses(epoch), **barrier}
+        if not self._traced(epoch, found["train_loss"], average):
+            return found
+        if spec.trace_probes:
+            found |= trace(spec, model, train)
         if spec.flatness_images and spec.measured_fully(epoch):
-            traces |= flatness(spec, model, train)
-        return {**self._losses(epoch), **traces, **barrier}
+            found |= flatness(spec, model, train)
+        return found
+
+    def _traced(self, epoch: int, loss: float, average: bool) -> bool:
+        """Whether traces are measured: if the training may end at a loss, only where it ends."""
+        spec = self._spec
+        if spec.stop_at_loss is None:
+            return True
+        if average != spec.ends_by_average:
+            return False
+        return epoch == spec.epochs or (epoch > 0 and loss <= spec.stop_at_loss)
 
     def _rows(self, epoch: int, place: str, last: Values, tick: Tick) -> list[Point]:
         """At the present weights with both statistics; `last` measures at their own."""
@@ -187,7 +203,7 @@ class Evaluator:
         batches = statistics_batches(self._spec, self._examples.train)
         estimated = recalibrated(self._model, batches) if self._normed else nullcontext()
         with as_they_are(noise), _placed(self._model, average), estimated:
-            return [point(epoch, "ema", self._cleanest(epoch, {}))]
+            return [point(epoch, "ema", self._cleanest(epoch, {}, average=True))]
 
     def _barrier(self, before: Weights, noise: Noise | None) -> float:
         now = clean_weights(self._model, noise)

@@ -7,7 +7,8 @@ that of an output of zero. The weights judged are z while there is noise, or tho
 epochs; w under noise is no minimum. If one arm of a seed misses, all arms of that seed go on for
 the same number of noise-free epochs. If a seed of an arm still misses, comparisons with that arm
 are not at a minimum: neither do they hold nor fail, their values are shown, and no seed is left
-out.
+out. A training that is ended at a training loss (`stop_at_loss`) is compared at that loss, whether
+or not every image is right there.
 """
 
 from collections.abc import Sequence
@@ -39,6 +40,8 @@ Place = tuple[Sequence[Record], int | None]
 def at_minimum(record: Record, epoch: int | None = None) -> bool:
     """Whether the cleanest weights of an epoch, by default the last, are at a minimum."""
     loss = value(record, "train_loss", epoch)
+    if record.run.stop_at_loss is not None:
+        return loss <= record.run.stop_at_loss
     if record.run.loss == "squared":
         return loss <= SQUARED * loss_at_zero("squared", 10)
     return loss <= CROSS_ENTROPY and value(record, "train_accuracy", epoch) == 1.0
@@ -58,11 +61,18 @@ def _missing(*places: Place) -> str:
         lost = sum(not at_minimum(record, epoch) for record in records)
         if lost:
             losses = values(records, "train_loss", epoch)
-            method = records[0].run.method
+            who = _who(records[0].run)
             said.append(
-                f"{method} in {lost} of {len(records)} seeds (training loss {losses.max():.2g})"
+                f"{who} in {lost} of {len(records)} seeds (training loss {losses.max():.2g})"
             )
     return " and ".join(said)
+
+
+def _who(run: Training) -> str:
+    """A method, and what else tells its arm from others."""
+    if run.ends_by_average:
+        return f"{run.method} averaged"
+    return f"{run.method} with weight decay" if run.weight_decay else run.method
 
 
 def better(

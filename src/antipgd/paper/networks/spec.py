@@ -133,13 +133,25 @@ class Training:
         """Whether z exists: there is no noise on the weights, or its taps sum to zero."""
         return not self.taps or telescopes(self.taps)
 
+    @property
+    def ema_age(self) -> float:
+        """The mean age in steps of the weights in the average, d/(1 − d) for the decay d."""
+        return float(f"{self.ema / (1 - self.ema):.6g}")
+
     # When things happen
+
+    @property
+    def ends_by_average(self) -> bool:
+        """Whether it is the loss of the averaged weights that ends it."""
+        return self.stop_at_loss is not None and self.ema > 0
 
     def stops_at(self, points: Iterable[Point], epoch: int) -> bool:
         """Whether it ends after this epoch, of which these are the points: the loss is reached."""
         if self.stop_at_loss is None or epoch == 0:
             return False
-        rows = [row for row in points if row[0] == epoch and row[1] not in ("running", "ema")]
+        rows = [row for row in points
+                if row[0] == epoch and row[1] != "running"
+                and (row[1] == "ema") == self.ends_by_average]  # fmt: skip
         return bool(rows) and rows[-1][2 + MEASURES.index("train_loss")] <= self.stop_at_loss
 
     def noise_acts(self, epoch: int) -> bool:
@@ -269,7 +281,8 @@ def make_training(
       mean loss and accuracy of every epoch's batches.
     - `stop_at_loss`: the training ends after the first measured epoch whose training loss is at
       most this, on all images (then used at every measured epoch), at the cleanest weights with
-      statistics of their own; the running mean would be late, and noisy.
+      statistics of their own, or at their average if there is one (`ema`); the running mean would
+      be late, and noisy. Traces are then measured where it ends, and nowhere else.
     - `schedule` and `warmup` epochs of the learning rate, as `rates` has them; `augment`: none,
       flip, or flip_crop, as `augmenting` has them.
     - `optimizer`: sgd or adamw. `channels_last`, `bf16` (autocast): how it is computed. A machine

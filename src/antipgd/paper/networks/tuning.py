@@ -1,10 +1,10 @@
 """Learning rate and σ of each arm, by its accuracy on images that it is not trained on.
 
-First the learning rates of the arms without noise, then σ of the others, each at the learning rate
-of the arm that its noise is added to. Every arm is tried with as many values and seeds: where the
-best value of one is at the end of its grid, all get one value more. The seeds are no experiment's.
-Judged is the place at which the experiments judge, the end of the training. What wins is written to
-a file beside the store, and experiments at that scale use it from then on.
+First the learning rates of the arms without noise, then σ (or the like) of the others, each at the
+learning rate of the arm that its noise is added to. Every arm is tried with as many values and
+seeds: where the best value of one is at the end of its grid, all get one value more. The seeds are
+no experiment's. Judged is the place at which the experiments judge, the end of the training. What
+wins is written to a file beside the store, and experiments at that scale use it from then on.
 """
 
 import json
@@ -49,17 +49,23 @@ def arm_of(run: Training) -> str:
     return next(n for n, one in small.items() if (one.method, one.norm) == (run.method, run.norm))
 
 
+def accuracy(record: Record) -> float:
+    """What is chosen by: the accuracy on the held-out images at the end."""
+    return value(record, "test_accuracy")
+
+
 def tuning_table(
     records: Iterable[Record],
     fields: Mapping[str, str] = TUNED,
     named: Callable[[Training], str] = arm_of,
+    score: Callable[[Record], float] = accuracy,
 ) -> pd.DataFrame:
-    """A row for each tuning run: its value and the accuracy on the held-out images at the end."""
+    """A row for each tuning run: its value and its accuracy, as `score` tells it."""
     rows = []
     for record in records:
         run, arm = record.run, named(record.run)
         rows.append((arm, getattr(run, fields[arm]), run.batch, run.seed, record.status,
-                     value(record, "test_accuracy")))  # fmt: skip
+                     score(record)))  # fmt: skip
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
@@ -136,14 +142,15 @@ T = TypeVar("T", bound=Tunable)
 
 class Search(Generic[T]):
     """Trains what is missing until no best value is at the end of its grid: first the arms whose
-    learning rate is tuned, by `fields`, then those whose σ is; `named` tells the arm of a run."""
+    learning rate is tuned, by `fields`, then the others; `named` tells the arm of a run, `score`
+    how good it was."""
 
     def __init__(
         self, searched: T, train: Train, fields: Mapping[str, str] = TUNED,
-        named: Callable[[Training], str] = arm_of,
+        named: Callable[[Training], str] = arm_of, score: Callable[[Record], float] = accuracy,
     ) -> None:  # fmt: skip
         self.found: T = replace(searched, chosen={})  # type: ignore[type-var]
-        self._train, self._fields, self._named = train, fields, named
+        self._train, self._fields, self._named, self._score = train, fields, named, score
         self.table = pd.DataFrame(columns=_COLUMNS)
 
     def run(self) -> T:
@@ -155,9 +162,9 @@ class Search(Generic[T]):
         return self.found
 
     def _search(self) -> None:
-        """Learning rates, then σ, until the best of each is inside its grid."""
-        for field in ("lr", "sigma"):
-            arms = [arm for arm, what in self._fields.items() if what == field]
+        """Learning rates, then the rest, until the best of each is inside its grid."""
+        for rates in (True, False):
+            arms = [arm for arm, what in self._fields.items() if (what == "lr") == rates]
             self._choose(arms)
             while any(at_the_end(means(self.table, arm)) for arm in arms) and self._lengthen(arms):
                 self._choose(arms)
@@ -171,7 +178,7 @@ class Search(Generic[T]):
         """Train the grids of these arms and take the best values."""
         records = self._train([run for arm in arms for run in self.found.tuning(arm)])
         others = self.table[~self.table["arm"].isin(arms)]
-        new = tuning_table(records, self._fields, self._named)
+        new = tuning_table(records, self._fields, self._named, self._score)
         self.table = new if others.empty else pd.concat([others, new], ignore_index=True)
         chosen = {arm: best(means(self.table, arm)) for arm in arms}
         self._set(chosen={**self.found.chosen, **chosen})
