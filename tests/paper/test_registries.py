@@ -79,7 +79,8 @@ def test_every_method_can_be_run_where_it_says():
 # change only where runs are added, taken away or meant to be others: a store knows its records by
 # these names.
 # Last: all scales of networks are others, by the new rules, and their old records are gone; 1,440
-# runs of `student_teacher` and 216 of `digits_networks`, and `is_it_flatness` were added; no other name changed.
+# runs of `student_teacher`, 216 of `digits_networks` and `is_it_flatness` were added; no other name
+# changed.
 ITEMS, DIGEST = 16_219, "6ffe819a96dbcff84116b6e74ef6b2093e4bf34728ff2633c099443046226f29"
 
 
