@@ -184,8 +184,9 @@ SCALES = {
                    "gd_none": (0.02, 0.05, 0.125),
                    **_each("pgd pgd_none", (0.0025, 0.0075, 0.0225)),
                    **_each("anti anti_none", (0.01, 0.02, 0.04)),
-                   "antisgd": (0.003, 0.01, 0.03)},
-            chosen=_each("pgd pgd_none antisgd", 0.0075) | _each("anti anti_none", 0.02),
+                   "antisgd": (0.003, 0.0095, 0.03)},
+            chosen=_each("pgd pgd_none", 0.0075) | _each("anti anti_none", 0.02)
+            | {"antisgd": 0.0095},
         ),
         Scale(
             name="medium",
