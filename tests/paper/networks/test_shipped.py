@@ -11,11 +11,13 @@ import pytest
 from made_up import gone_on, record, row, trained
 
 from antipgd.paper import reproduce
+from antipgd.paper import store as store_room
 from antipgd.paper.experiments import SHOWN_SCALE, runs_of, scaled_experiments
 from antipgd.paper.networks import shipped as room
 from antipgd.paper.networks.scales import EXTENSION, SCALES, scale_named
 from antipgd.paper.networks.shipped import (
     Shipped,
+    digest_of,
     lines,
     records_digest,
     shipped,
@@ -23,6 +25,7 @@ from antipgd.paper.networks.shipped import (
     summary,
 )
 from antipgd.paper.networks.spec import MEASURES
+from antipgd.paper.networks.train import train
 from antipgd.paper.record import Record
 from antipgd.paper.reproduce import _extended, _Plan, _shipped
 from antipgd.paper.store import Store
@@ -77,6 +80,7 @@ def test_a_store_survives_being_shipped_with_what_went_on(elsewhere, tmp_path):
     for one in records:
         again = found.records[one.run.name]
         assert again.run == one.run
+        assert found.digests[one.run.name] == digest_of(one)
         assert (again.status, again.diverged_at) == (one.status, one.diverged_at)
         for now, before in zip(again.points[0], one.points[0], strict=True):
             assert now == (pytest.approx(before, rel=5e-6) if type(before) is float else before)
@@ -85,6 +89,29 @@ def test_a_store_survives_being_shipped_with_what_went_on(elsewhere, tmp_path):
     path.write_bytes(lzma.compress(b'{"command": "", "made": {}, "versions": {}}\n'))
     assert len(before) == 64
     assert records_digest("smoke") != before
+
+
+def test_a_digest_tells_the_last_bit():
+    run = SMOKE.training("gd", 0)
+    one = digest_of(ended(run, test_loss=0.1 + 0.2))
+    assert one == digest_of(ended(run, test_loss=0.1 + 0.2)) != digest_of(ended(run, test_loss=0.3))
+
+
+@pytest.mark.slow
+def test_a_shipped_training_can_be_made_again_bit_for_bit():
+    """On the kind of processor that made it; sums of other kinds differ in their last digits."""
+    found = shipped(SHOWN_SCALE)
+    assert found is not None
+    small = [
+        r for r in found.records.values() if r.run.model == "lenet" and r.run.data != "cifar10"
+    ]
+    one = min(small, key=lambda record: (record.run.epochs * record.run.images, record.run.name))
+    again = train(one.run)
+    if store_room._processor() in found.made["processor"]:
+        assert digest_of(again) == found.digests[one.run.name]
+    for now, before in zip(again.points, one.points, strict=True):
+        assert now[:2] == before[:2]
+        assert now[5] == pytest.approx(before[5], abs=0.02)  # test accuracy
 
 
 def test_records_of_another_version_do_not_ship(elsewhere, tmp_path):
@@ -143,7 +170,7 @@ def shipping(monkeypatch, missed=(), longer=True):
             if longer and not run.tuned_on:
                 more = run.extended(EXTENSION)
                 found[more.name] = ended(more)
-    monkeypatch.setattr(reproduce, "shipped", lambda scale: Shipped(found, "", {}))
+    monkeypatch.setattr(reproduce, "shipped", lambda scale: Shipped(found, "", {}, {}))
 
 
 def extended(plan, name):

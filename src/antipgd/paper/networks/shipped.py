@@ -28,11 +28,13 @@ _MADE = ("antipgd", "code", "python", "torch", "processor", "time")
 
 
 class Shipped(NamedTuple):
-    """Records by the name of their run, and what is known of how they were made."""
+    """Records by the name of their run, what is known of how they were made, and digests of what
+    was measured, to the last bit."""
 
     records: dict[str, Record]
     command: str
     made: dict[str, Any]
+    digests: dict[str, str]
 
 
 @cache
@@ -42,10 +44,18 @@ def shipped(scale: str) -> Shipped | None:
     if not path.is_file():
         return None
     head, *lines = map(json.loads, lzma.decompress(path.read_bytes()).decode().splitlines())
+    digests = [line.pop("digest") for line in lines]
     records = [record_from(line, Training.from_plain) for line in lines]
     made_by = head["versions"].items()
     current = [record for record in records if record.run.versions.items() <= made_by]
-    return Shipped({r.run.name: r for r in current}, head["command"], head["made"])
+    exact = {r.run.name: digest for r, digest in zip(records, digests, strict=True)}
+    return Shipped({r.run.name: r for r in current}, head["command"], head["made"], exact)
+
+
+def digest_of(record: Record) -> str:
+    """Of all that was measured, to the last bit."""
+    text = json.dumps([record.status, record.points], separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _path(scale: str) -> Traversable:
@@ -133,7 +143,8 @@ def lines(
     command = f"antipgd paper --scale {scale}"
     yield json.dumps({"command": command, "made": kept, "versions": versions})
     for record in records:
-        plain = asdict(record) | {"run": json.loads(record.run.canonical())}
+        plain = asdict(record) | {"run": json.loads(record.run.canonical()),
+                                  "digest": digest_of(record)}  # fmt: skip
         yield json.dumps(_short(plain), sort_keys=True, separators=(",", ":"))
 
 
