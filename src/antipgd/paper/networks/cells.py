@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antipgd.paper.networks.data import DATA_SETS
-from antipgd.paper.networks.minima import extensions
+from antipgd.paper.networks.minima import accuracy_at_minimum, extensions
 from antipgd.paper.networks.spec import Training, make_training
 from antipgd.paper.networks.tuning import Search
 from antipgd.paper.record import Record
@@ -122,7 +122,7 @@ class Known:
 
 def settled(cell: Cell, known: Known) -> Cell:
     """The cell with the grids and values that its tuning led to; raises what it still needs."""
-    return Search(cell, known, TUNED, lambda run: run.method).run()
+    return Search(cell, known, TUNED, lambda run: run.method, accuracy_at_minimum).run()
 
 
 def following(cells: Sequence[Cell], records: Iterable[Record]) -> list[Training]:

@@ -21,9 +21,9 @@ from antipgd.paper.networks.cells import (
     Known,
     MissingRunsError,
 )
-from antipgd.paper.networks.minima import at_minimum
+from antipgd.paper.networks.minima import accuracy_at_minimum
 from antipgd.paper.networks.spec import Training
-from antipgd.paper.networks.tuning import Search, accuracy
+from antipgd.paper.networks.tuning import Search
 from antipgd.paper.record import Record
 
 LOSS = 0.01
@@ -94,14 +94,9 @@ def arm_of(run: Training) -> str:
     return "decay" if run.weight_decay else run.method
 
 
-def reached(record: Record) -> float:
-    """What is chosen by: the accuracy at the loss, and nothing for a training that missed it."""
-    return accuracy(record) if at_minimum(record) else 0.0
-
-
 def settled(contest: Contest, known: Known) -> Contest:
     """The contest with the values that its tuning led to; raises what it still needs."""
-    return Search(contest, known, TUNED, arm_of, reached).run()
+    return Search(contest, known, TUNED, arm_of, accuracy_at_minimum).run()
 
 
 def following(contest: Contest, records: Iterable[Record]) -> list[Training]:

@@ -47,6 +47,12 @@ def at_minimum(record: Record, epoch: int | None = None) -> bool:
     return loss <= CROSS_ENTROPY and value(record, "train_accuracy", epoch) == 1.0
 
 
+def accuracy_at_minimum(record: Record) -> float:
+    """What settings are chosen by: the accuracy at the end, and nothing for a training that did not
+    end at a minimum, for it could not be judged."""
+    return value(record, "test_accuracy") if at_minimum(record) else 0.0
+
+
 def extensions(records: Sequence[Record]) -> list[Training]:
     """What goes on: all trainings of the seeds in which one did not end at a minimum."""
     judged = [r for r in records if not r.run.tuned_on and not r.run.extends]
