@@ -117,10 +117,10 @@ def together(parts: Sequence[Claim], control: str = "Holm") -> list[Claim]:
     ]  # fmt: skip
 
 
-def verdict_in_row(part: Claim) -> str:
-    """A part's verdict in words: by Holm where its own interval would decide."""
+def verdict_in_row(part: Claim, control: str = "Holm") -> str:
+    """A part's verdict in words: by the row's control where its own interval would decide."""
     by_row = part.verdict == UNDECIDED and part.p is not None and part.p < LEVEL_OF_ROWS
-    return f"{part.verdict} by Holm" if by_row else part.verdict
+    return f"{part.verdict} by {control}" if by_row else part.verdict
 
 
 def judged_together(claims: Sequence[Claim], rows: Sequence[PaperClaim]) -> list[Claim]:

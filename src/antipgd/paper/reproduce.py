@@ -64,10 +64,11 @@ class _Plan:
                 f"seeds must be a whole number >= 2, else nothing has an interval; got {seeds}"
             )
         self.scale = scale
-        self.runs: dict[str, list[Spec]] = {
+        asked = {
             name: runs_of(name, seeds if scale or not is_scaled(name) else None, scale)
             for name in choose(names)
         }
+        self.runs: dict[str, list[Spec]] = {name: runs for name, runs in asked.items() if runs}
         self.small: list[Any] = self._each_once(scaled=False)
 
     @property
@@ -148,6 +149,7 @@ def _items(plan: _Plan, outcome: Outcome, desk: Desk) -> tuple[list[Item], list[
     items, notes = [], []
     size = plan.scale or scale_named(SHOWN_SCALE)
     shown = f" Shown at scale `{size.name}`: {size.about}."
+    own = [name for name in plan.runs if hasattr(load(name), "more")]  # sizes of their own
     for name, runs in plan.runs.items():
         absent = [run for run in runs if run.name not in outcome.records]
         if absent:
@@ -158,7 +160,7 @@ def _items(plan: _Plan, outcome: Outcome, desk: Desk) -> tuple[list[Item], list[
             notes.append(f"{name}: not judged, {len(absent)} of {len(runs)} runs {why}")
             continue
         claims, files = desk.judge(name, runs, outcome)
-        text = about(name) + (shown if is_scaled(name) else "")
+        text = about(name) + (shown if is_scaled(name) and name not in own else "")
         items.append(Item(name, title_of(name), text, claims, files["svg"], files["png"]))
     return items, notes
 
@@ -194,10 +196,10 @@ def _write_claims(path: Path, claims: Sequence[Claim]) -> None:
     write(path, (json.dumps(listed, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _open_part(part: Claim) -> str:
+def _open_part(part: Claim, control: str) -> str:
     """What is said of a part that does not hold."""
     seeds = f", {part.needed:,} would decide" if part.needed else ""
-    return f"{verdict_in_row(part)}: {part.statement}: {measured(part)}, n={part.n}{seeds}"
+    return f"{verdict_in_row(part, control)}: {part.statement}: {measured(part)}, n={part.n}{seeds}"
 
 
 def _print_verdicts(rows: Sequence[Decided]) -> None:
@@ -214,7 +216,7 @@ def _print_verdicts(rows: Sequence[Decided]) -> None:
                 print(f"    “{one.row.quote}”")
             for part in one.parts:
                 if part.verdict != HOLDS:
-                    print(f"    {_open_part(part)}")
+                    print(f"    {_open_part(part, one.row.control)}")
     later = [one.row.id for one in rows if one.verdict == NOT_JUDGED]
     if later:
         print(f"not judged here: {', '.join(later)}")
@@ -308,7 +310,8 @@ def reproduce(
     items = _together(items)
     notes += _network_notes(plan)
     if seeds is not None:
-        notes.append(f"made with {seeds} seeds instead of the number fixed in each experiment")
+        notes.append(f"made with {seeds} seeds instead of the number fixed in each experiment"
+                     " (the map of networks and the arms at one loss keep theirs)")  # fmt: skip
     claims = [claim for item in items for claim in item.claims]
     rows = decided(claims, [item.name for item in items])
     made = {key: str(value) for key, value in provenance().items() if key != "time"}

@@ -47,15 +47,16 @@ def as_markdown(rows: Sequence[Decided], runs: int) -> str:
 
 def _line(one: Decided) -> str:
     held = f"{one.held} of {len(one.parts)}" if one.parts else ""
-    cells = (one.row.title, one.verdict, held, _open_parts(one.parts))
+    cells = (one.row.title, one.verdict, held, _open_parts(one.parts, one.row.control))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _open_parts(parts: Sequence[Claim]) -> str:
+def _open_parts(parts: Sequence[Claim], control: str) -> str:
     """What does not hold, worst first: part, value and interval."""
     left = [part for part in parts if part.verdict != HOLDS]
     left.sort(key=lambda part: -SEVERITY.index(part.verdict))
-    named = [f"{verdict_in_row(part)}: {_name(part)} {_measured(part)}" for part in left[:NAMED]]
+    named = [f"{verdict_in_row(part, control)}: {_name(part)} {_measured(part)}"
+             for part in left[:NAMED]]  # fmt: skip
     rest = len(left) - NAMED
     return "; ".join([*named, f"and {rest} more"] if rest > 0 else named)
 

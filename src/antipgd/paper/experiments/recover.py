@@ -7,8 +7,8 @@ nothing is at a minimum: judged apart. SGD is that of `cifar`. The noise is sudd
 of its first epoch is ten times that of the last one before. A jump is an epoch, not one of the
 first 20 with noise, whose mean loss exceeds the median of all noisy ones before by five robust
 deviations (1.4826 times the median distance from it), so that what fluctuates hardly ever jumps;
-"several" are two. The barrier is the rise of the training loss on the line from GD's weights where
-the noise begins to the relaxed ones, above the larger end.
+such epochs in a row are one jump, "several" are two. The barrier is the rise of the training loss
+on the line from GD's weights where the noise begins to the relaxed ones, above the larger end.
 """
 
 import numpy as np
@@ -43,13 +43,14 @@ def _noisy_losses(record: Record) -> Values:
 
 
 def jumps(record: Record) -> int:
-    """Epochs with noise, after its onset, whose loss stands out of those before."""
-    losses, count = _noisy_losses(record), 0
+    """How often, after the noise's onset, the loss comes to stand out of all before."""
+    losses, count, out = _noisy_losses(record), 0, False
     for index in range(ONSET, len(losses)):
         before = losses[:index]
         median = np.median(before)
         deviation = 1.4826 * np.median(np.abs(before - median))
-        count += bool(losses[index] > median + ROBUST * deviation)
+        before_out, out = out, bool(losses[index] > median + ROBUST * deviation)
+        count += out and not before_out
     return count
 
 

@@ -34,8 +34,8 @@ SMOKE = Cell(
 
 
 def cells_of(scale: Scale | None) -> list[Cell]:
-    """The cells of a scale: all, or those it names."""
-    if scale is None or not scale.cells:
+    """The cells of a scale: all, those it names, or none."""
+    if scale is None or "all" in scale.cells:
         return [*CELLS]
     return [cell for cell in (SMOKE, *CELLS) if cell.name in scale.cells]
 
@@ -93,8 +93,9 @@ def words(claims: Sequence[Claim]) -> str:
         if claim.verdict in said:
             said[claim.verdict].append(_shown(cell, claim))
     rest = len(gains) - sum(map(len, said.values()))
+    flatter_cells = [cell for cell, _ in gains if by[f"flatter_{cell.name}"].verdict == HOLDS]
     only = [cell.words for cell, claim in gains
-            if claim.verdict in (LEVEL, FAILS) and by[f"flatter_{cell.name}"].verdict == HOLDS]  # fmt: skip
+            if claim.verdict in (LEVEL, FAILS) and cell in flatter_cells]  # fmt: skip
     parts = [
         f"Use it if your training is like these, where it gained: {_list(said[HOLDS])}.",
         f"Leave it if it is like these, where it lost: {_list(said[FAILS])};"

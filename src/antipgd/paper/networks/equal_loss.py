@@ -41,10 +41,10 @@ FLATNESS = {"trace_images": 100, "trace_probes": 32, "flatness_images": 250}
 @dataclass(frozen=True)
 class Contest:
     """The arms in a cell of the map, whose sizes and seeds they take. They are measured every few
-    epochs, those with noise from its end on, and so can end there."""
+    epochs, and end at the first with that loss."""
 
     cell: Cell
-    every: int = 5
+    every: int = 2
     loss: float = LOSS
     grids: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: GRIDS)
     chosen: Mapping[str, float] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Contest:
         if noisy:
             own["noise_stop"] = stop
         changes = {"lr": self.chosen.get("gd"), **own, **more}
-        measure = range(stop if noisy else self.every, end + 1, self.every)
+        measure = range(self.every, end + 1, self.every)
         return self.cell.training(method, seed, measure=measure, stop_at_loss=self.loss, **changes)
 
     def judged(self) -> list[Training]:

@@ -80,7 +80,7 @@ class Scale:
     most_values: int = 7  # of a grid that is made longer
     held_out: int = 0
     micro: int | None = None
-    cells: tuple[str, ...] = ()  # of the map of when noise helps; none: all
+    cells: tuple[str, ...] = ()  # of the map of when noise helps, by name, or "all"
     trace: tuple[int, int] = (128, 32)  # images and probes
     flatness_images: int = 250
     test_images: int | None = 2000
@@ -177,7 +177,7 @@ SCALES = {
             "epochs: 20 hours of a core",
             network={"data": "cifar10", "model": "resnet18", "width": 8, "size": 16,
                      "images": 2500},
-            batches={"large": 357, "small": 13, "middle": 104}, held_out=5000,
+            batches={"large": 357, "small": 13, "middle": 104}, held_out=5000, cells=("all",),
             epochs=300, noisy=250, recover=(75, 300, 350),
             measure=(25, 75, 150, 250, 275, 300), recover_measure=(75, 100, 150, 225, 300, 350),
             grids={"gd": (0.02, 0.05, 0.125), "sgd": (0.005, 0.016, 0.05),

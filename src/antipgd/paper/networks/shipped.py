@@ -108,6 +108,8 @@ def summary(records: Iterable[Record]) -> pd.DataFrame:
 def _network(run: Training) -> str:
     """What is trained on what, in a few words."""
     unusual = [name for name in (run.loss, run.optimizer) if name not in ("cross_entropy", "sgd")]
+    fields = {"decay": run.weight_decay, "ema": run.ema, "ended at": run.stop_at_loss}
+    unusual += [f"{name} {value:g}" for name, value in fields.items() if value]
     how = f"{run.model} {run.width}, {run.images or 'all'} of {run.data}"
     return ", ".join([how, *unusual])
 

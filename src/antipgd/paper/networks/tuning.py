@@ -3,8 +3,9 @@
 First the learning rates of the arms without noise, then σ (or the like) of the others, each at the
 learning rate of the arm that its noise is added to. Every arm is tried with as many values and
 seeds: where the best value of one is at the end of its grid, all get one value more. The seeds are
-no experiment's. Judged is the place at which the experiments judge, the end of the training. What
-wins is written to a file beside the store, and experiments at that scale use it from then on.
+no experiment's. Judged is the place at which the experiments judge, the end of the training; one
+that is at no minimum there counts for nothing, for it could not be judged. What wins is written to
+a file beside the store, and experiments at that scale use it from then on.
 """
 
 import json
@@ -22,6 +23,7 @@ import pandas as pd
 from antipgd.checks import number, whole
 from antipgd.paper.files import make_folder, write
 from antipgd.paper.networks.arms import Values, value
+from antipgd.paper.networks.minima import accuracy_at_minimum
 from antipgd.paper.networks.scales import ARMS, TUNED, Scale, scale_named
 from antipgd.paper.networks.spec import Training
 from antipgd.paper.networks.workers import complete_trainings
@@ -264,7 +266,7 @@ def tune(
         trained.update(run.name for run in runs)
         return outcome.in_order(runs)
 
-    search = Search(untuned, train)
+    search = Search(untuned, train, score=accuracy_at_minimum)
     try:
         scale = with_seeds(search.run(), search.table)
     except KeyboardInterrupt:
