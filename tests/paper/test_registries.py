@@ -26,7 +26,9 @@ def test_the_experiments_are_the_files_of_their_folder():
     assert there == set(EXPERIMENTS)
     for name in EXPERIMENTS:
         assert is_scaled(name) != hasattr(load(name), "SEEDS"), name
-    assert scaled_experiments() == ["cifar", "recover", "anti_sgd_network"]
+    assert scaled_experiments() == [
+        "cifar", "recover", "anti_sgd_network", "no_norm", "when_it_helps", "is_it_flatness",
+    ]  # fmt: skip
 
 
 def test_every_problem_has_a_file_and_says_what_it_is():
