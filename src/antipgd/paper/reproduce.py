@@ -68,7 +68,9 @@ class _Plan:
             name: runs_of(name, seeds if scale or not is_scaled(name) else None, scale)
             for name in choose(names)
         }
-        self.runs: dict[str, list[Spec]] = {name: runs for name, runs in asked.items() if runs}
+        self.runs: dict[str, list[Spec]] = {
+            name: runs for name, runs in asked.items() if runs or not is_scaled(name)
+        }
         self.small: list[Any] = self._each_once(scaled=False)
 
     @property
