@@ -446,7 +446,7 @@ def test_everything_runs_at_the_smallest_scale_and_is_not_run_again(tmp_path, ca
     assert "scale smoke (digits, a tiny network" in said
     claims = json.loads((Path(out) / "claims.json").read_text())
     assert {claim["id"].split(".")[0] for claim in claims} == set(scaled_experiments())
-    compared = [c for c in claims if ".anti_over" in c["id"] or ".flatter" in c["id"]]
+    compared = [c for c in claims if ".anti_over" in c["id"] or "cifar.flatter" in c["id"]]
     assert {claim["verdict"] for claim in compared} == {"not at a minimum"}
     assert not list((Path(out) / "checkpoints").rglob("checkpoint.pt"))
     assert main([*command, "--dry-run"]) == 0

@@ -10,6 +10,7 @@ import pytest
 from made_up import record, row, tuned
 
 from antipgd.paper.networks import tuning
+from antipgd.paper.networks.minima import accuracy_at_minimum
 from antipgd.paper.networks.scales import ARMS, SCALES, TUNED, TUNING_SEED, scale_named
 from antipgd.paper.networks.tuning import (
     Search,
@@ -49,7 +50,8 @@ class Trainings:
             arm = arm_of(run)
             self.runs.setdefault(arm, {})[run.name] = run
             accuracy = self.accuracy(arm, getattr(run, TUNED[arm]), run)
-            points = (row(run.epochs, "w", test_accuracy=accuracy),)
+            points = (row(run.epochs, "w", test_accuracy=accuracy, train_loss=0.001,
+                          train_accuracy=1.0),)  # fmt: skip
             found.append(Record(run, "ok", None, None, points, {}, None, None))
         return found
 
@@ -261,6 +263,17 @@ def test_the_command_writes_what_is_used_then(tmp_path, monkeypatch, capsys):
     table = pd.read_csv(tmp_path / "tuning-small.csv")
     assert len(table) == 3 * 7 * len(TUNED)
     assert "seeds with norm 'batch': 12, for 1.5 points at 80 %" in said
+
+
+def test_what_ends_at_no_minimum_is_not_chosen_however_accurate():
+    found = {}
+    for value, loss, accuracy in ((0.01, 0.001, 0.5), (0.02, 0.011, 0.9), (0.04, 0.005, 0.4)):
+        run = SCALE.training("anti", TUNING_SEED, validation=True, sigma=value)
+        right = row(run.epochs, "w", test_accuracy=accuracy, train_loss=loss, train_accuracy=1.0)
+        one = Record(run, "ok", None, None, (right,), {}, None, None)
+        found |= means(tuning_table([one], score=accuracy_at_minimum), "anti")
+    assert found == {0.01: 0.5, 0.02: 0.0, 0.04: 0.4}
+    assert best(found) == 0.01
 
 
 def test_without_all_trainings_nothing_is_chosen(tmp_path, monkeypatch, capsys):

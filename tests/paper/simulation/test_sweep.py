@@ -326,7 +326,7 @@ def test_the_list_explains_every_setting_and_what_is_watched(capsys):
             assert f" {field}: " in about, (name, field)
         watches = cls.watch is not Problem.watch
         after = said.partition(about)[2]
-        assert after.startswith("watches |" if watches else "watched"), name
+        assert after.startswith("watches " if watches else "watched"), name
 
 
 def test_help_says_something_of_every_option(capsys):

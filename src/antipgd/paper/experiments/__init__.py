@@ -16,7 +16,6 @@ from importlib.resources import files
 from types import ModuleType
 
 from antipgd.checks import one_of
-from antipgd.paper.networks.minima import extensions
 from antipgd.paper.networks.scales import Scale, scale_named
 from antipgd.paper.networks.spec import Training
 from antipgd.paper.record import Record, Spec
@@ -115,6 +114,8 @@ def more_runs_of(name: str, records: Sequence[Record], scale: Scale | None) -> l
     module = load(name)
     if hasattr(module, "more"):
         return [*module.more(records, scale or scale_named(SHOWN_SCALE))]
+    from antipgd.paper.networks.minima import extensions  # a list of experiments needs no figures
+
     return extensions(records)
 
 

@@ -85,7 +85,7 @@ class Trainer:
         self._average = Average(spec.ema, self.model) if spec.ema else None
         self.ranks = ranks
         self.ranks.check(spec.batch // (spec.micro or spec.batch))
-        self._checkpoints, self._log, self._saved = checkpoints, log, time.monotonic()
+        self._checkpoints, self._log, self._saved = checkpoints, log, time.monotonic() - _SECONDS
         self._evaluator = Evaluator(spec, self.model, examples)
 
     @property
