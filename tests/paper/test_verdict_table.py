@@ -73,14 +73,16 @@ def readme_table():
 
 def test_readme_has_every_row_in_its_order():
     """If it fails: make paper, then python -m antipgd.paper.verdict_table results README.md"""
-    lines = [line for line in readme_table().splitlines() if re.match(r"\| .* \| .* \| \d", line)]
+    lines = [line for line in readme_table().splitlines()
+             if re.match(r"\| .* \| .* \|( \d|  \|)", line)]  # fmt: skip
     titles = [row.title for kind in KINDS for row in rows_of_the_paper() if row.kind == kind]
     assert [line[2:].partition(" | ")[0].replace("\\|", "|") for line in lines] == titles
     for kind, words in KINDS.items():
         (head,) = [line for line in readme_table().splitlines() if line.startswith(f"| {words}")]
         own = {row.title for row in rows_of_the_paper() if row.kind == kind}
         shown = [line for line, title in zip(lines, titles, strict=True) if title in own]
-        parts = [int(re.search(r"\| \d+ of (\d+) \|", line)[1]) for line in shown]
+        found = [re.search(r"\| \d+ of (\d+) \|", line) for line in shown]
+        parts = [int(one[1]) if one else 0 for one in found]  # none of rows that are not judged
         assert f": {len(shown)} rows of {sum(parts)} parts; " in head
 
 
