@@ -79,9 +79,9 @@ def test_every_method_can_be_run_where_it_says():
 # change only where runs are added, taken away or meant to be others: a store knows its records by
 # these names.
 # Last: all scales of networks are others, by the new rules, and their old records are gone; 1,440
-# runs of `student_teacher`, 216 of `digits_networks` and `is_it_flatness` were added; no other name
-# changed.
-ITEMS, DIGEST = 16_219, "6ffe819a96dbcff84116b6e74ef6b2093e4bf34728ff2633c099443046226f29"
+# runs of `student_teacher`, 216 of `digits_networks` and `is_it_flatness` were added, and the first
+# records of the new trainings ship; no other name changed.
+ITEMS, DIGEST = 16_139, "6a0aa8d03086def4d2852e8e69240cc456b98c7d4411ca07e794f204a5f144f9"
 
 
 def test_names_of_runs_and_shipped_records_are_what_they_were():

@@ -2,7 +2,7 @@
 
 Also draws and lists what has been trained of a scale, complete or not. As a script it writes the
 file of records that ships: `python -m antipgd.paper.verdicts SCALE STORE FILE
-rules=COMMIT code=COMMIT`.
+rules=COMMIT commit=COMMIT`.
 """
 
 import hashlib

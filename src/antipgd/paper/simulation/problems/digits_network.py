@@ -52,8 +52,8 @@ class DigitsNetwork(Problem):
     about = (
         "L(w) = mean squared loss / 2 or mean cross-entropy of a network 64-hidden-hidden-10 of "
         "ReLU without biases on scikit-learn's 8 x 8 digits; hidden: units of each layer, n: "
-        "images to train on, init: scale of the start, loss_name: squared or cross_entropy, held_out: "
-        "test or validation; nothing is watched, labels cannot be shifted"
+        "images to train on, init: scale of the start, loss_name: squared or cross_entropy, "
+        "held_out: test or validation; nothing is watched, labels cannot be shifted"
     )
 
     hidden: int = 32
