@@ -15,6 +15,7 @@ import antipgd.torch
 from antipgd.noise import draws
 from antipgd.torch import attach, beginning, norms
 from antipgd.torch.detached import DetachedNoise
+from antipgd.torch.living import attached_noises
 from training import SEED, batch, flat, make_model, train
 
 
@@ -371,3 +372,29 @@ def test_garbage_that_is_collected_while_attach_looks_around(monkeypatch):
         gc.enable()
     assert len(looks) > 3
     assert noise.step_count == 0
+
+
+class Fading:
+    """A weak reference whose object is collected as soon as somebody has looked."""
+
+    def __init__(self, optimizer):
+        self._left = [optimizer]
+
+    def __call__(self):
+        return self._left.pop() if self._left else None
+
+
+def test_an_optimizer_that_is_collected_between_two_looks_is_held_by_the_first():
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    noise = attach(optimizer, sigma=0.1)
+    refs = noise.together._each
+    noise.together._each = [Fading(optimizer)]
+    assert [held for other, held in attached_noises() if other is noise] == [[optimizer]]
+    assert noise.together.if_there is None  # by now
+    assert [held for other, held in attached_noises() if other is noise] == []
+    with pytest.raises(ReferenceError, match="the optimizer of this noise is gone"):
+        _ = noise.together.each
+    noise.together._each = refs
+    noise.stop()
+    assert "antipgd" not in optimizer.param_groups[0]

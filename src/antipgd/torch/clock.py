@@ -111,7 +111,8 @@ class Counting:
     def read(self, optimizers: Together, members: Iterable[Member]) -> Clock:
         """The clock as it stands; of optimizers that are gone, what they have left."""
         parts, whys = dict(self.parts), []
-        if not optimizers.are_gone:
+        held = optimizers.if_there  # while they are asked
+        if held is not None:
             for name, why in self._present(optimizers, members):
                 parts.setdefault(name, 0.0)
                 if why:

@@ -294,8 +294,9 @@ class Noise:
     def _unhook(self) -> None:
         for remover in self._removers:
             remover()
-        for group in [] if self.together.are_gone else self.together.param_groups:
-            group.pop(saved.KEY, None)
+        for optimizer in self.together.if_there or []:
+            for group in optimizer.param_groups:
+                group.pop(saved.KEY, None)
         self.attached = False
 
     def reset(self) -> None:
@@ -338,6 +339,7 @@ class Noise:
             f"Noise(form={self.form}, law={self.law}, taps={self.taps}, "
             f"sigma={self._sigma}{relative}, seed={self.seed}, step={self.step_count})"
         )
-        if self.together.are_gone:
+        held = self.together.if_there  # while it is described
+        if held is None:
             return f"{title}, whose optimizer is gone"
         return described(title, self.members, self.sigmas(), self.left_out, self.clock)

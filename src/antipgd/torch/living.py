@@ -12,8 +12,8 @@ from antipgd.torch.members import Member
 
 def attached_noises() -> list[tuple[Noise, list[Optimizer]]]:
     """All noise of this process whose optimizers are still there, and stay while this is held."""
-    found = [(noise, noise.together) for noise in live if noise.attached]
-    return [(noise, together.each) for noise, together in found if not together.are_gone]
+    found = [(noise, noise.together.if_there) for noise in live if noise.attached]
+    return [(noise, optimizers) for noise, optimizers in found if optimizers is not None]
 
 
 @contextmanager

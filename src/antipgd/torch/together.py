@@ -35,9 +35,21 @@ class Together:
         return all(ref() is None for ref in self._each)
 
     @property
+    def if_there(self) -> list[Optimizer] | None:
+        """The optimizers, which stay while this is held; None if one of them was deleted.
+
+        To ask first and take then would be too late: the collector may come between.
+        """
+        found = self._left()
+        return found if len(found) == len(self._each) else None
+
+    def _left(self) -> list[Optimizer]:
+        return [optimizer for ref in self._each if (optimizer := ref()) is not None]
+
+    @property
     def each(self) -> list[Optimizer]:
         """The optimizers, in the order given."""
-        found = [optimizer for ref in self._each if (optimizer := ref()) is not None]
+        found = self._left()
         if len(found) < len(self._each):
             lost = len(self._each) - len(found)
             which = f"{lost} of {len(self._each)} optimizers" if found else "the optimizer"
