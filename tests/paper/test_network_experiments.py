@@ -430,10 +430,14 @@ def test_costs_count_epochs_measurements_and_traces():
     assert image_passes(plain) == pytest.approx(900 + 2 * (655 + 300) / 3)
     sam = make_training("digits", "cnn", "sam", batch=10, epochs=3, seed=0, images=300, sigma=0.1)
     assert image_passes(sam) - image_passes(plain) == pytest.approx(900)
+    traced = replace(plain, trace_images=40, trace_probes=32, measure=(1, 2, 3))
+    flat = replace(traced, flatness_images=50)
+    products = 3 * 32  # at three losses, at the end alone
+    assert image_passes(flat) - image_passes(traced) == pytest.approx(3 * 50 * products)
 
 
 def test_everything_runs_at_the_smallest_scale_and_is_not_run_again(tmp_path, capsys, monkeypatch):
-    for module in (minima, shipped, load("when_it_helps")):
+    for module in (minima, shipped):
         monkeypatch.setattr(module, "EXTENSION", 1)  # of which nothing becomes a minimum here
     out = str(tmp_path / "out")
     assert main(["tune", "--scale", "smoke", "--out", out]) == 0

@@ -41,7 +41,7 @@ from antipgd.paper.networks.spec import Training
 from antipgd.paper.networks.tuning import scale_to_use
 from antipgd.paper.networks.workers import check_start, complete_trainings, forget_all
 from antipgd.paper.pipeline import Outcome, complete, cpu_count, open_store, stored, write_plan
-from antipgd.paper.record import Spec
+from antipgd.paper.record import Record, Spec
 from antipgd.paper.report import Erratum, Item, Row, measured, page
 from antipgd.paper.simulation.cost import seconds_needed
 from antipgd.paper.simulation.spec import Run
@@ -108,6 +108,8 @@ def show_plan(
     plan = _Plan(names, seeds, None if scale is None else scale_to_use(scale, out))
     store = Store(out / "store", _say) if (out / "store").is_dir() else None
     to_do: set[str] = set()
+    if store is not None:
+        _follow(plan, store)
     for name, runs in plan.runs.items():
         if is_scaled(name) and plan.scale is None:
             print(f"{name:22} {len(runs):5} runs, shipped; --scale trains them")
@@ -126,7 +128,21 @@ def show_plan(
     if trainings:
         hours = training_seconds(trainings) / used / 3600
         print(f"{len(trainings)} trainings: about {hours:.1f} h on {used} processes of one thread")
+    open_ended = [
+        name for name in plan.runs if to_do and plan.scale and hasattr(load(name), "more")
+    ]
+    if trainings and open_ended:
+        print(f"what follows from their results is not counted: {', '.join(open_ended)}")
     return 0
+
+
+def _follow(plan: _Plan, store: Store) -> None:
+    """Add to a plan what follows from the trainings that are stored."""
+    known: dict[str, Record] = {}
+    while new := [run for run in plan.trainings
+                  if run.name not in known and store.state(run) == "done"]:  # fmt: skip
+        known |= {run.name: record for run in new if (record := store.get(run)) is not None}
+        plan.extend(Outcome(known))
 
 
 def read_plan(out: Path) -> list[Spec]:

@@ -13,7 +13,8 @@ the trace of the Hessian and is the Hessian where the residuals are zero; with c
 lower scaled trace at the equal loss 0.01 by temperature. Raw traces of cross-entropy fall with the
 loss: they are shown, never judged. Bands: one standard deviation. Changed after a first judged run
 (100 images, He's weights, seeds from 100 on): with squared loss units died at the start and some
-seeds of every arm missed the minimum. Hence half the weights, tuned anew, other seeds.
+seeds of every arm missed the minimum. Hence half the weights, longer phases, a third seed to tune
+by, tuned anew, other seeds.
 """
 
 from dataclasses import dataclass

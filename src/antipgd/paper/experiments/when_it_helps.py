@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from antipgd.paper import figures
 from antipgd.paper.claims import FAILS, HOLDS, LEVEL, NOT_AT_MINIMUM, Claim
 from antipgd.paper.networks.cells import CELLS, Cell, Known, following, settled
-from antipgd.paper.networks.minima import Place, better, flatter
-from antipgd.paper.networks.scales import EXTENSION, Scale
+from antipgd.paper.networks.minima import Place, better, flatter, gone_on
+from antipgd.paper.networks.scales import Scale
 from antipgd.paper.networks.spec import Training, trace_at
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
@@ -50,14 +50,14 @@ def more(records: Sequence[Record], scale: Scale | None = None) -> list[Training
 
 def _judged(results: Results) -> dict[str, tuple[Cell, Place, Place]]:
     """Of every cell whose trainings are there: Anti-PGD's and GD's, extended where they were."""
-    known, names = Known(results.records), {r.run.name: r for r in results.records}
+    known, names = Known(results.records), {record.run.name for record in results.records}
     smoke = any(record.run.width == SMOKE.base["width"] for record in results.records)
     found: dict[str, tuple[Cell, Place, Place]] = {}
     for cell in [SMOKE] if smoke else CELLS:
         if not any(run.name in names for run in cell.tuning("gd")):
             continue
         main = known(settled(cell, known).judged())
-        last = [names.get(one.run.extended(EXTENSION).name, one) for one in main]
+        last = gone_on(main, results.records)
         by = {arm: [r for r in last if r.run.method == arm] for arm in ("anti", "gd")}
         found[cell.name] = cell, (by["anti"], None), (by["gd"], None)
     return found

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from antipgd.paper.methods import TRAINABLE
 from antipgd.paper.networks.data import DATA_SETS
 from antipgd.paper.networks.extra import check_torch
-from antipgd.paper.networks.spec import Training
+from antipgd.paper.networks.spec import EQUAL_LOSSES, Training
 
 _IMAGES, _TRIALS = 64, 3
+_EFFECTIVE = 50  # products with the Hessian that effective sharpness takes, about
 # Passes forward and backward that a gradient costs; that of the penalty as ResNet18 took it.
 _PASSES = {"plain": 1, "sam": 2, "two_point": 2, "trace_penalty": 16}
 
@@ -77,10 +78,13 @@ def image_passes(spec: Training) -> float:
     """
     images, held_out = _images(spec)
     trained = images * spec.epochs * _PASSES[TRAINABLE[spec.method].gradient]
-    places = (4 if spec.taps else 2) + bool(spec.ema)
+    rows = (4 if spec.taps else 2) + bool(spec.ema)
     few = images + held_out if spec.test_images is None else 2 * spec.test_images
     seen = [images + held_out if spec.measured_fully(epoch) else few for epoch in spec.measure]
-    measured = places * (sum(seen) + len(spec.measure) * min(images, 5000)) / 3
+    measured = rows * (sum(seen) + len(spec.measure) * min(images, 5000)) / 3
     traces = len(spec.measure) if spec.stop_at_loss is None else 1
     traced = 3 * traces * spec.trace_images * spec.trace_probes
-    return float(trained + measured + traced)
+    places = sum(map(spec.measured_fully, spec.measure)) if spec.stop_at_loss is None else 1
+    products = _EFFECTIVE if spec.loss == "squared" else len(EQUAL_LOSSES) * spec.trace_probes
+    flat = 3 * places * spec.flatness_images * products
+    return float(trained + measured + traced + flat)

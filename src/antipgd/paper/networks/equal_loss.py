@@ -27,8 +27,7 @@ from antipgd.paper.networks.cells import (
     Known,
     MissingRunsError,
 )
-from antipgd.paper.networks.minima import accuracy_at_minimum, extensions
-from antipgd.paper.networks.scales import EXTENSION
+from antipgd.paper.networks.minima import accuracy_at_minimum, extensions, gone_on
 from antipgd.paper.networks.spec import Training
 from antipgd.paper.networks.tuning import Search
 from antipgd.paper.record import Record
@@ -118,12 +117,12 @@ def following(contest: Contest, records: Iterable[Record]) -> list[Training]:
 def ended(contest: Contest, records: Sequence[Record]) -> dict[str, list[Record]]:
     """What is compared, by arm, seeds ascending, extended where it was; nothing if some of it is
     missing."""
-    known, names = Known(records), {record.run.name: record for record in records}
+    known = Known(records)
     try:
         main = known(settled(contest, known).judged())
     except MissingRunsError:
         return {}
-    found = [names.get(one.run.extended(EXTENSION).name, one) for one in main]
+    found = gone_on(main, records)
     return {arm: [one for one in found if arm_of(one.run) == arm] for arm in TUNED}
 
 

@@ -10,7 +10,7 @@ are not at a minimum: neither do they hold nor fail, their values are shown, and
 out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -55,6 +55,12 @@ def extensions(records: Sequence[Record]) -> list[Training]:
     judged = [r for r in records if not r.run.tuned_on and not r.run.extends]
     missed = {record.run.seed for record in judged if not at_minimum(record)}
     return [r.run.extended(EXTENSION) for r in judged if r.run.seed in missed]
+
+
+def gone_on(judged: Iterable[Record], records: Iterable[Record]) -> list[Record]:
+    """Of each of the judged, the record of its extension where there is one."""
+    names = {record.run.name: record for record in records}
+    return [names.get(one.run.extended(EXTENSION).name, one) for one in judged]
 
 
 def _missing(*places: Place) -> str:
