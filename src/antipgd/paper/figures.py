@@ -192,6 +192,56 @@ def draw(
     return figure
 
 
+@dataclass(frozen=True)
+class Column:
+    """A value with its interval for each row, the colour it is marked in, and the value that means
+    no difference. A row without has a word instead."""
+
+    title: str
+    marks: Sequence[tuple[float, float, float, str] | str]
+    level: float
+    scale: str = "linear"
+
+
+def rows(names: Sequence[str], columns: Sequence[Column], legend: dict[str, str]) -> Figure:
+    """A list of names with columns of values beside it; `legend` has what the colours mean."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(2.6 + 3.2 * len(columns), 0.9 + 0.21 * len(names)))
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(1, len(columns), squeeze=False, sharey=True).ravel()
+        for axes, column in zip(grid, columns, strict=True):
+            _draw_column(axes, column)
+        grid[0].set_yticks(range(len(names)), names)
+        grid[0].set_ylim(len(names) - 0.4, -0.6)
+        marks = [
+            mpl.lines.Line2D([], [], color=colour, linestyle="none", marker="o")
+            for colour in legend.values()
+        ]
+        figure.legend(
+            marks, list(legend), loc="outside lower center", ncols=len(legend), fontsize=8
+        )
+        figure.set_layout_engine("constrained")
+    return figure
+
+
+def _draw_column(axes: Axes, column: Column) -> None:
+    axes.set_xscale(column.scale)
+    axes.axvline(column.level, color=THEORY, linestyle=":", linewidth=1.2)
+    for row, mark in enumerate(column.marks):
+        if isinstance(mark, str):
+            place = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 7}
+            axes.text(0.02, row, mark, color="#8a8a8a", **place)
+            continue
+        value, low, high, colour = mark
+        axes.plot([low, high], [row, row], color=colour, linewidth=1.4)
+        axes.plot([value], [row], color=colour, marker="o", markersize=4)
+    if column.scale == "log":
+        axes.xaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 3, 5)))
+        axes.xaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%g"))
+        axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+    axes.set_title(column.title, fontsize=9)
+
+
 def method_name(method: str, detail: str = "", diverged: tuple[int, int] = (0, 0)) -> str:
     """A method in a legend, with how many of its runs diverged."""
     lost = f" ({diverged[0]}/{diverged[1]} diverged)" if diverged[0] else ""

@@ -337,10 +337,12 @@ def reproduce(
     html = page(items, rows=[*map(_page_row, rows)], notes=notes, provenance=made, errata=slips,
                 command=_command(plan.runs, bool(names), seeds, scale))  # fmt: skip
     _write_claims(out / "claims.json", claims)
-    write(out / "verdicts.md", as_markdown(rows, len(plan.small)).encode())
+    said = [load(item.name).summary(item.claims) for item in items
+            if hasattr(load(item.name), "summary")]  # fmt: skip
+    write(out / "verdicts.md", as_markdown(rows, len(plan.small), said).encode())
     write(out / "report.html", html.encode())
     _print_verdicts(rows)
-    for note in notes:
+    for note in (*said, *notes):
         print(note)
     print(f"{len(wanted)} runs, {len(claims)} claims in {time.perf_counter() - began:.0f} s")
     print(f"the page: {out / 'report.html'}")

@@ -28,8 +28,8 @@ def of_kind(rows: Sequence[Decided], kind: str) -> list[Decided]:
     return [one for one in rows if one.row.kind == kind]
 
 
-def as_markdown(rows: Sequence[Decided], runs: int) -> str:
-    """One table for each kind of row, with its counts."""
+def as_markdown(rows: Sequence[Decided], runs: int, said: Sequence[str] = ()) -> str:
+    """One table for each kind of row, with its counts, and what experiments say in a sentence."""
     parts = sum(len(one.parts) for one in rows)
     lines = [f"{runs:,} small training runs, {parts:,} statements judged:"]
     for kind, words in KINDS.items():
@@ -42,6 +42,8 @@ def as_markdown(rows: Sequence[Decided], runs: int) -> str:
             "|---|---|---|---|",
             *map(_line, chosen),
         ]
+    for sentence in said:
+        lines += ["", sentence]
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,8 @@ and three functions: `runs(seeds)`, `claims(results)`, `plot(results)`. It holds
 mechanism. Those on networks are `SCALED`: they come at several scales, which fix their seeds, and
 have `runs(seeds, scale)`; `more(records, scale)` says which trainings follow from those, where it
 is not the usual (longer ones for seeds that did not end at a minimum). `words(claims)`, if there is
-one, says in a paragraph what came out. None imports another; `runs_of` gives the runs of any.
+one, says in a paragraph what came out, `summary(claims)` in a sentence, which verdicts.md has. None
+imports another; `runs_of` gives the runs of any.
 """
 
 import ast

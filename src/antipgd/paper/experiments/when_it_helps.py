@@ -12,7 +12,6 @@ one: a value whose training does not end at a minimum cannot be chosen by its ac
 tried again where a longer grid finds a better learning rate.
 """
 
-import textwrap
 from collections.abc import Sequence
 
 from antipgd.paper import figures
@@ -26,6 +25,8 @@ from antipgd.paper.results import Results
 
 SCALED = True  # a scale says which cells
 REFERENCE = "§sec:exp"
+SHOWN = {HOLDS: figures.COLOURS["anti"], LEVEL: "#555555", "undecided": "#b0b0b0",
+         FAILS: figures.COLOURS["pgd"]}  # fmt: skip
 SMOKE = Cell(
     "smoke", "base", "a few digits", {}, {"gd": (0.05, 0.1), "anti": (0.01, 0.02)}, {}, 2, 1, 2,
     {"data": "digits", "model": "lenet", "width": 2, "images": 100, "batch": 20, "norm": "none",
@@ -83,24 +84,47 @@ def claims(results: Results) -> list[Claim]:
     return found
 
 
-def words(claims: Sequence[Claim]) -> str:
-    """Use it if, leave it if: what the cells say."""
+def _cells(claims: Sequence[Claim]) -> list[tuple[Cell, Claim, Claim]]:
+    """Each cell with what was said of its gain and of its flatness."""
     by = {claim.id.partition(".")[2]: claim for claim in claims}
-    gains = [(cell, by[f"gain_{cell.name}"]) for cell in (*CELLS, SMOKE)
-             if f"gain_{cell.name}" in by]  # fmt: skip
-    said: dict[str, list[str]] = {HOLDS: [], LEVEL: [], FAILS: []}
-    for cell, claim in gains:
-        if claim.verdict in said:
-            said[claim.verdict].append(_shown(cell, claim))
-    rest = len(gains) - sum(map(len, said.values()))
-    flatter_cells = [cell for cell, _ in gains if by[f"flatter_{cell.name}"].verdict == HOLDS]
-    only = [cell.words for cell, claim in gains
-            if claim.verdict in (LEVEL, FAILS) and cell in flatter_cells]  # fmt: skip
+    return [(cell, by[f"gain_{cell.name}"], by[f"flatter_{cell.name}"])
+            for cell in (*CELLS, SMOKE) if f"gain_{cell.name}" in by]  # fmt: skip
+
+
+def summary(claims: Sequence[Claim]) -> str:
+    """The map in a sentence."""
+    cells = _cells(claims)
+    if not cells:
+        return ""
+    gains = [gain.verdict for _, gain, _ in cells]
+    decided = {verdict: gains.count(verdict) for verdict in (HOLDS, LEVEL, FAILS)}
+    gained = _list([_shown(cell, gain) for cell, gain, _ in cells if gain.verdict == HOLDS])
+    flat = sum(flatter.verdict == HOLDS for _, _, flatter in cells)
+    return (
+        f"Small networks, {len(cells)} settings, GD and Anti-PGD tuned alike and compared at a "
+        f"minimum: in points of test accuracy Anti-PGD gained in {decided[HOLDS]} ({gained}), made "
+        f"no difference of a point in {decided[LEVEL]} and lost in {decided[FAILS]}; "
+        f"{len(cells) - sum(decided.values())} are undecided or not at a minimum. Its minimum was "
+        f"flatter in {flat}."
+    )
+
+
+def words(claims: Sequence[Claim]) -> str:
+    """The map in a sentence, then use it if, leave it if: what the cells say."""
+    cells = _cells(claims)
+    if not cells:
+        return ""
+    said = {
+        verdict: _list([_shown(cell, gain) for cell, gain, _ in cells if gain.verdict == verdict])
+        for verdict in (HOLDS, LEVEL, FAILS)
+    }
+    only = [cell.words for cell, gain, flatter in cells
+            if gain.verdict in (LEVEL, FAILS) and flatter.verdict == HOLDS]  # fmt: skip
     parts = [
-        f"Use it if your training is like these, where it gained: {_list(said[HOLDS])}.",
-        f"Leave it if it is like these, where it lost: {_list(said[FAILS])};"
-        f" or made no difference of a point: {_list(said[LEVEL])}.",
-        f"{rest} of {len(gains)} cells are undecided or not at a minimum.",
+        summary(claims),
+        f"Use it if your training is like these, where it gained: {said[HOLDS]}.",
+        f"Leave it if it is like these, where it lost: {said[FAILS]};"
+        f" or made no difference of a point: {said[LEVEL]}.",
         f"Flatter without a gain: {_list(only)}.",
     ]
     return " ".join(parts)
@@ -117,23 +141,17 @@ def _list(words: Sequence[str]) -> str:
 def plot(results: Results) -> figures.Figure:
     found = {claim.id.partition(".")[2]: claim for claim in claims(results)}
     cells = [cell for cell, _, _ in _judged(results).values()]
-    panels = [_panel(cells, [found[f"gain_{cell.name}"] for cell in cells],
-                     "test accuracy over GD's, points, at minima", 0.0, "linear"),
-              _panel(cells, [found[f"flatter_{cell.name}"] for cell in cells],
-                     "flatness at minima, ratio to GD's", 1.0, "log")]  # fmt: skip
-    return figures.draw(panels, columns=1, width=11.0, height=3.4)
+    columns = [
+        figures.Column("test accuracy over GD's, points",
+                       [_mark(found[f"gain_{cell.name}"]) for cell in cells], 0.0),
+        figures.Column("flatness, ratio to GD's",
+                       [_mark(found[f"flatter_{cell.name}"]) for cell in cells], 1.0, "log"),
+    ]  # fmt: skip
+    return figures.rows([cell.words for cell in cells], columns, SHOWN)
 
 
-def _panel(
-    cells: list[Cell], shown: list[Claim], title: str, level: float, scale: str
-) -> figures.Panel:
-    """A mark with its interval for each cell that is at a minimum."""
-    there = [(at, claim) for at, claim in enumerate(shown) if claim.verdict != NOT_AT_MINIMUM]
-    marks = figures.Series(
-        [at for at, _ in there], [claim.value for _, claim in there], "Anti-PGD",
-        figures.COLOURS["anti"], "", "o", [claim.low for _, claim in there],
-        [claim.high for _, claim in there], bars=True,
-    )  # fmt: skip
-    line = figures.Series([-0.5, len(cells) - 0.5], [level] * 2, dash=":")
-    ticks = [(float(at), textwrap.fill(cell.words, 14)) for at, cell in enumerate(cells)]
-    return figures.Panel(title, [marks, line], "", "", "linear", scale, ticks=ticks)
+def _mark(claim: Claim) -> tuple[float, float, float, str] | str:
+    """A mark with its interval where it is at a minimum, in the colour of its verdict."""
+    if claim.verdict == NOT_AT_MINIMUM:
+        return NOT_AT_MINIMUM
+    return claim.value, claim.low, claim.high, SHOWN.get(claim.verdict, SHOWN["undecided"])
