@@ -116,7 +116,7 @@ $(HOSTS)/ready: pyproject.toml constraints.txt
 	touch $@
 
 test-hosts: $(HOSTS)/ready
-	$(HOSTS)/bin/python -m pytest tests/hosts -q
+	$(HOSTS)/bin/python -m pytest tests/hosts -q --page docs/hosts.md
 
 battery: $(VENV)/ready
 	@command -v dieharder >/dev/null || { echo "make battery needs Debian's dieharder"; exit 1; }

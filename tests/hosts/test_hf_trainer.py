@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import Dataset
 from transformers import (
     PretrainedConfig,
@@ -28,9 +29,16 @@ from antipgd.trainers.transformers import (
     SigmaFinderCallback,
 )
 from explicit import Explicit, same
+from matrix import cell
 
 SIGMA, SEED, BATCHES, CLIP = 0.05, 17, 8, 0.5
 FORMS = ("forward", "weights")
+
+
+def forms(*qualities):
+    """Both forms, as answers in the table of hosts."""
+    own = [pytest.param(form, marks=cell("hf_trainer", *qualities, form=form)) for form in FORMS]
+    return pytest.mark.parametrize("form", own)
 
 
 class Config(PretrainedConfig):
@@ -194,7 +202,7 @@ def test_training_is_bitwise_the_plain_loop(form, tmp_path):
     assert not equal(z[-1], plain(form, sigma=0.0)[-1])
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("accumulation")
 def test_accumulation(form, tmp_path):
     model, callback, trainer = trained(tmp_path, form, gradient_accumulation_steps=3)
     assert callback.noise.step_count == trainer.state.global_step == 2 * 3
@@ -204,7 +212,7 @@ def test_accumulation(form, tmp_path):
 # Evaluation
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("evaluation")
 def test_evaluation_is_clean(form, tmp_path):
     """Before the first step, and in the middle of an epoch."""
     options = {"eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True}
@@ -221,16 +229,16 @@ def test_evaluation_is_clean(form, tmp_path):
         assert found == pytest.approx(exact, rel=1e-6)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("evaluation")
 def test_evaluation_after_training_is_clean(form, tmp_path):
-    model, _, trainer = trained(tmp_path, form)
+    _, _, trainer = trained(tmp_path, form)
     twin = Network().eval()
     twin.load_state_dict(plain(form)[-1])
     expected = twin(**next(batches())).logits.detach().numpy()
     assert (trainer.predict(Examples(1)).predictions == expected).all()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("evaluation")
 def test_evaluation_that_another_callback_asks_for_is_clean(form, tmp_path):
     class Asking(TrainerCallback):
         def on_step_end(self, args, state, control, model, **kwargs):
@@ -248,7 +256,7 @@ def test_evaluation_that_another_callback_asks_for_is_clean(form, tmp_path):
 # Weights that are saved
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("weights")
 def test_weights_in_checkpoints_are_clean(form, tmp_path):
     _, _, trainer = trained(tmp_path, form, save_strategy="steps", save_steps=3)
     z = plain(form)
@@ -259,7 +267,7 @@ def test_weights_in_checkpoints_are_clean(form, tmp_path):
     assert equal(values(Network.from_pretrained(tmp_path / "checkpoint-end")), z[-1])
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("weights")
 def test_the_best_weights_are_clean_and_stay_at_the_end(form, tmp_path):
     """The metric says which is best: here the step nearest to 6."""
     options = {
@@ -275,10 +283,33 @@ def test_the_best_weights_are_clean_and_stay_at_the_end(form, tmp_path):
     assert not callback.noise.attached
 
 
+# Averages
+
+
+@forms("averages")
+def test_averages_that_a_callback_keeps_are_of_clean_weights(form, tmp_path):
+    """The Trainer has none of its own."""
+
+    class Average(TrainerCallback):
+        def on_step_end(self, args, state, control, model, **kwargs):
+            if state.global_step == 1:
+                self.kept = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+            self.kept.update_parameters(model)
+
+    average = Average()
+    trained(tmp_path, form, average)
+    expected = {}
+    for z in plain(form):
+        for name, value in z.items():
+            expected[name] = value if name not in expected else expected[name].lerp(value, 0.1)
+    for name, value in values(average.kept.module).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-6, atol=1e-7)
+
+
 # Resume
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("resume")
 @pytest.mark.parametrize("accumulated", [1, 3])
 @pytest.mark.parametrize("step", [2, 4, 5])
 def test_resume_is_bitwise(form, accumulated, step, tmp_path):
@@ -295,7 +326,7 @@ def test_resume_is_bitwise(form, accumulated, step, tmp_path):
     assert equal(values(again), plain(form, 3, accumulated)[-1])
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("resume")
 def test_resume_with_shuffled_batches_is_bitwise(form, tmp_path):
     options = {"train_sampling_strategy": "random", "num_train_epochs": 2}
     whole, _, _ = trained(tmp_path, form, save_strategy="steps", save_steps=5, **options)
@@ -307,7 +338,7 @@ def test_resume_with_shuffled_batches_is_bitwise(form, tmp_path):
 
 def test_resume_in_the_other_form_is_refused(tmp_path):
     trained(tmp_path, "forward", save_strategy="steps", save_steps=5)
-    with pytest.raises(ValueError, match="its weights are clean .perturb.: go on with perturb"):
+    with pytest.raises(ValueError, match=r"its weights are clean .perturb.: go on with perturb"):
         trained(tmp_path / "again", "weights", resume=str(tmp_path / "checkpoint-5"))
 
 
@@ -357,11 +388,13 @@ def test_a_callback_that_is_added_later_must_be_a_guard(tmp_path):
 # Bad input
 
 
+@cell("hf_trainer", "bad_input")
 def test_bad_input_without_sigma():
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'sigma'"):
         AntiPGDCallback()
 
 
+@cell("hf_trainer", "bad_input")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -383,10 +416,12 @@ def refused(trainer, match):
     assert equal(values(trainer.model), start)
 
 
+@cell("hf_trainer", "bad_input")
 def test_bad_input_noise_twice(tmp_path):
     refused(training(tmp_path, noise("forward"), noise("weights")), "has noise already")
 
 
+@cell("hf_trainer", "bad_input")
 def test_bad_input_the_settings_of_the_library(tmp_path):
     refused(training(tmp_path, AntiPGDCallback(0.1, exclude="no such name")), "no such name")
 

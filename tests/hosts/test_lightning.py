@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from antipgd.torch import attach
 from antipgd.trainers.lightning import AntiPGD, FlatnessMonitor, SigmaFinder
 from explicit import Explicit, same
+from matrix import cell
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{message}")
@@ -36,6 +37,12 @@ pytestmark = [
 ]
 SIGMA, SEED, BATCHES = 0.05, 17, 8
 FORMS = ("forward", "weights")
+
+
+def forms(*qualities):
+    """Both forms, as answers in the table of hosts."""
+    own = [pytest.param(form, marks=cell("lightning", *qualities, form=form)) for form in FORMS]
+    return pytest.mark.parametrize("form", own)
 
 
 def data():
@@ -172,7 +179,7 @@ def test_training_is_bitwise_the_plain_loop(form, tmp_path):
     assert not equal(z, plain(form, 2, sigma=0.0))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("accumulation")
 def test_accumulation(form, tmp_path):
     model, callback, fitting = fitted(tmp_path, form, accumulate_grad_batches=3)
     assert callback.noise.step_count == fitting.global_step == 2 * 3
@@ -201,7 +208,7 @@ def test_a_batch_without_loss_is_a_step_as_it_is_for_the_trainer(form, tmp_path)
 # Evaluation
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("evaluation")
 def test_evaluation_is_clean(form, tmp_path):
     """Before the first step, in the middle of an epoch, and between micro-batches."""
     model, _, _ = fitted(tmp_path, form, accumulate_grad_batches=3, val_check_interval=0.5)
@@ -219,7 +226,7 @@ def test_evaluation_is_clean(form, tmp_path):
     assert len(model.seen) == 2 + 4 * BATCHES
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("evaluation")
 def test_evaluation_in_training_mode_is_clean(form, tmp_path):
     class Training(Network):
         def on_validation_model_eval(self):
@@ -231,7 +238,7 @@ def test_evaluation_in_training_mode_is_clean(form, tmp_path):
     assert same(model.seen[2][1], twin.loss(next(iter(loader()))))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("evaluation")
 def test_evaluation_after_fit_is_clean(form, tmp_path):
     model, _, fitting = fitted(tmp_path, form)
     z = plain(form, 2)
@@ -250,7 +257,7 @@ def checkpoints(tmp_path, **options):
     return ModelCheckpoint(tmp_path / "kept", save_top_k=-1, **options)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("weights")
 def test_weights_in_checkpoints_are_clean(form, tmp_path):
     every = checkpoints(tmp_path, every_n_train_steps=3, filename="{step}")
     small = ModelCheckpoint(
@@ -267,10 +274,10 @@ def test_weights_in_checkpoints_are_clean(form, tmp_path):
             assert equal(state["state_dict"], found[step - 1])
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("weights")
 def test_the_best_weights_are_clean(form, tmp_path):
     best = ModelCheckpoint(tmp_path, monitor="val", filename="best")
-    model, _, fitting = fitted(tmp_path, form, best, epochs=3)
+    _, _, fitting = fitted(tmp_path, form, best, epochs=3)
     z = []
     plain(form, 3, after=z.append)
     losses = [float(fitting.callback_metrics["val"])]
@@ -286,7 +293,7 @@ def test_the_best_weights_are_clean(form, tmp_path):
 # Resume
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("resume")
 @pytest.mark.parametrize("accumulated", [1, 3])
 def test_resume_is_bitwise(form, accumulated, tmp_path):
     options = {"accumulate_grad_batches": accumulated, "val_check_interval": 0.5}
@@ -300,7 +307,7 @@ def test_resume_is_bitwise(form, accumulated, tmp_path):
     assert equal(again.seen[0][0], torch.load(path, weights_only=True)["state_dict"])
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("resume")
 def test_resume_in_the_middle_of_an_epoch_is_bitwise(form, tmp_path):
     """With a loader that can be resumed: the batches by number."""
 
@@ -352,7 +359,7 @@ def test_resume_with_noise_in_the_weights_from_what_is_saved_after_fit(tmp_path)
 def test_resume_in_the_other_form_is_refused(tmp_path):
     kept = checkpoints(tmp_path, every_n_epochs=1, filename="{epoch}")
     fitted(tmp_path, "forward", kept, epochs=1)
-    with pytest.raises(ValueError, match="its weights are clean .perturb.: go on with perturb"):
+    with pytest.raises(ValueError, match=r"its weights are clean .perturb.: go on with perturb"):
         fitted(tmp_path, "weights", resume=tmp_path / "kept" / "epoch=0.ckpt")
 
 
@@ -360,7 +367,7 @@ def test_resume_in_the_other_form_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("form", FORMS)
+@forms("averages")
 def test_averages_by_ema(form, before, tmp_path):
     average, expected = EMAWeightAveraging(decay=0.9), {}
     model, callback = Network(), noise(form)
@@ -377,7 +384,7 @@ def test_averages_by_ema(form, before, tmp_path):
     assert not equal(z, expected)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@forms("averages")
 def test_averages_by_swa(form, tmp_path):
     """Its last epoch estimates BatchNorm statistics: at the clean average, without noise."""
 
@@ -399,8 +406,8 @@ def test_averages_by_swa(form, tmp_path):
     trainer(tmp_path, swa, Watch(), callback, epochs=4).fit(model, loader())
     assert callback.noise.step_count == 4 * BATCHES
     assert not callback.noise.paused
-    # Averaged at the starts of epochs 1, 2 and 3; epoch 4 begins with the average. Lightning ends it
-    # with a step by the last gradient of epoch 3, also without noise.
+    # Averaged at the starts of epochs 1, 2 and 3; epoch 4 begins with the average. Lightning ends
+    # it with a step by the last gradient of epoch 3, also without noise.
     for name, value in seen[4].items():
         mean = (seen[1][name] + seen[2][name] + seen[3][name]) / 3
         torch.testing.assert_close(value, mean, rtol=1e-5, atol=1e-6)
@@ -460,11 +467,13 @@ def test_resume_from_what_an_exception_leaves(tmp_path):
 # Bad input
 
 
+@cell("lightning", "bad_input")
 def test_bad_input_without_sigma():
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'sigma'"):
         AntiPGD()
 
 
+@cell("lightning", "bad_input")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -502,20 +511,24 @@ def refused(tmp_path, *callbacks, model, match):
     assert equal(values(model), start)
 
 
+@cell("lightning", "bad_input", form="weights")
 def test_bad_input_for_noise_in_the_weights(tmp_path):
     refused(tmp_path, noise("weights"), model=Manual(), match="needs automatic optimization")
 
 
+@cell("lightning", "bad_input")
 def test_bad_input_noise_twice(tmp_path):
     twice = noise("forward"), noise("weights")
     refused(tmp_path, *twice, model=Network(), match="has noise already")
 
 
+@cell("lightning", "bad_input")
 def test_bad_input_the_settings_of_the_library(tmp_path):
     callback = AntiPGD(0.1, exclude="no such name")
     refused(tmp_path, callback, model=Network(), match="no such name")
 
 
+@cell("lightning", "bad_input")
 def test_bad_input_the_other_package(tmp_path):
     class Other(pytorch_lightning.LightningModule):
         training_step, configure_optimizers = Network.training_step, Network.configure_optimizers
@@ -526,7 +539,8 @@ def test_bad_input_the_other_package(tmp_path):
 
     other = pytorch_lightning.Trainer(
         accelerator="cpu", logger=False, enable_checkpointing=False, default_root_dir=tmp_path,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[noise("forward")], max_epochs=1,
+        enable_progress_bar=False, enable_model_summary=False, max_epochs=1,
+        callbacks=[noise("forward")],
     )  # fmt: skip
     message = "for lightning.pytorch.Trainer; got the Trainer of pytorch_lightning: import it from"
     with pytest.raises(TypeError, match=message):
