@@ -577,8 +577,10 @@ def test_weights_that_are_read_past_the_noise_are_refused(tmp_path):
             hidden = torch.tanh(nn.functional.linear(batch[0], self.net[0].weight))
             return nn.functional.cross_entropy(self.net[2](hidden), batch[1])
 
+    model = Past()
     with pytest.raises(RuntimeError, match=r"net\.0\.weight"):
-        fitted(tmp_path, "forward", model=Past())
+        fitted(tmp_path, "forward", model=model)
+    assert model.trainer.global_step == 1  # gradients are made inside the optimizer's step
 
 
 # Logs, finder, monitor
