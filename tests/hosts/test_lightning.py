@@ -5,8 +5,10 @@ form="weights"; neither knows Lightning.
 """
 
 import copy
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
@@ -275,6 +277,21 @@ def test_weights_in_checkpoints_are_clean(form, tmp_path):
 
 
 @forms("weights")
+def test_weights_of_an_epoch_that_was_cut_short_are_clean(form, tmp_path):
+    class Short(Network):
+        def on_train_batch_start(self, batch, index):
+            return -1 if index == 3 else None
+
+    kept = checkpoints(tmp_path, save_on_train_epoch_end=True, filename="{epoch}")
+    _, callback, _ = fitted(tmp_path, form, kept, model=Short(), epochs=1)
+    found = []
+    plain(form, 1, after=found.append)
+    assert callback.noise.step_count == 3
+    state = torch.load(tmp_path / "kept" / "epoch=0.ckpt", weights_only=True)
+    assert equal(state["state_dict"], found[2])
+
+
+@forms("weights")
 def test_the_best_weights_are_clean(form, tmp_path):
     best = ModelCheckpoint(tmp_path, monitor="val", filename="best")
     _, _, fitting = fitted(tmp_path, form, best, epochs=3)
@@ -338,6 +355,19 @@ def test_resume_in_the_middle_of_an_epoch_is_bitwise(form, tmp_path):
     trainer(tmp_path, noise(form)).fit(again, Numbered(), ckpt_path=path)
     assert equal(values(whole), plain(form, 2))
     assert equal(values(again), values(whole))
+
+
+@forms("resume")
+def test_resume_on_two_ranks_is_bitwise(form, tmp_path):
+    script = Path(__file__).with_name("lightning_ranks.py")
+    places = [str(script.parent), str(script.parents[1] / "torch" / "forward")]
+    path = os.pathsep.join([*places, os.environ.get("PYTHONPATH", "")])
+    found = subprocess.run(
+        [sys.executable, script, form, tmp_path],
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert "rank 0 is done" in found.stdout
 
 
 def test_resume_from_what_is_saved_after_fit(tmp_path):

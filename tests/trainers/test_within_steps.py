@@ -5,6 +5,7 @@ The loop is what a trainer makes: batches, some of which end with a step, and th
 
 import copy
 import io
+import pickle
 
 import pytest
 import torch
@@ -185,6 +186,44 @@ def test_noisy_weights_of_other_weights_are_not_put_on():
     assert equal(values(again), state["model"])
 
 
+def test_sharded_weights_are_saved_clean_alone(monkeypatch):
+    monkeypatch.setattr("antipgd.trainers.within_steps.is_sharded", lambda _: True)
+    model, optimizer = make()
+    train(begun("weights", model, optimizer), model, optimizer, 0, 3)
+    state = saved(model, optimizer)
+    assert NOISY not in state["optimizer"]["param_groups"][0]
+    within, again, theirs = resumed("weights", state)
+    assert equal(values(again), by_hand("weights", 3)[1])
+    train(within, again, theirs, 3, 1)
+    assert within.noise.step_count == 4
+    xi = within.noise.injected(again[0].weight)
+    assert 0.5 * SIGMA < float(xi.square().mean().sqrt()) < 1.5 * SIGMA  # of draw 4 alone
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_while_it_rests_steps_are_clean_and_do_not_count(form):
+    model, optimizer = make()
+    within = begun(form, model, optimizer)
+    train(within, model, optimizer, 0, 3)
+    plain, same_steps = make()
+    state = saved(model, optimizer)
+    plain.load_state_dict(state["model"])
+    same_steps.load_state_dict(state["optimizer"])
+    within.rest()
+    for one, stepping in ((model, optimizer), (plain, same_steps)):
+        backward(one, 3)
+        stepping.step()
+        stepping.zero_grad()
+    assert equal(values(model), values(plain))
+    assert within.noise.step_count == 3
+    within.open()
+    assert not within.noise.paused
+    within.noise.pause()  # by the user, who says when it ends
+    within.rest()
+    within.open()
+    assert within.noise.paused
+
+
 def test_what_is_written_between_steps_stays():
     model, optimizer = make()
     within = begun("weights", model, optimizer)
@@ -225,6 +264,7 @@ def test_ended_in_the_middle_of_a_step_it_leaves_clean_weights(form):
     backward(model, 3)
     within.end()
     assert equal(values(model), z)
+    assert pickle.loads(pickle.dumps(within)).noise.step_count == 3  # a callback may be copied
     plain = make()[0]
     plain.load_state_dict(z)
     assert same(model(torch.ones(2, 6)), plain(torch.ones(2, 6)))

@@ -90,7 +90,7 @@ class AntiPGD(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._within.close()
-        if self.noise is not None:
+        if self.noise is not None and not trainer.barebones:
             pl_module.log_dict(self.noise.metrics())
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -184,6 +184,7 @@ class NoiseWithinSteps:
             self._leave()
         if self._hook is not None:
             self._hook.remove()
+            self._hook = None
         if self.form == "weights":
             noise.stop(remove=False)
             self._write(weights)
