@@ -186,6 +186,15 @@ def test_noisy_weights_of_other_weights_are_not_put_on():
     assert equal(values(again), state["model"])
 
 
+def test_noisy_weights_of_other_shapes_are_refused():
+    model, optimizer = make()
+    train(begun("weights", model, optimizer), model, optimizer, 0, 3)
+    state = saved(model, optimizer)
+    state["optimizer"]["param_groups"][0][NOISY]["weights"].pop()
+    with pytest.raises(ValueError, match="noisy weights are not of this model's shapes"):
+        resumed("weights", state)
+
+
 def test_sharded_weights_are_saved_clean_alone(monkeypatch):
     monkeypatch.setattr("antipgd.trainers.within_steps.is_sharded", lambda _: True)
     model, optimizer = make()
@@ -224,12 +233,13 @@ def test_while_it_rests_steps_are_clean_and_do_not_count(form):
     assert within.noise.paused
 
 
-def test_what_is_written_between_steps_stays():
+@pytest.mark.parametrize("unseen", [False, True])  # by the tensors' version counters
+def test_what_is_written_between_steps_stays(unseen):
     model, optimizer = make()
     within = begun("weights", model, optimizer)
     train(within, model, optimizer, 0, 3)
     with torch.no_grad():
-        model[0].weight.clamp_(-0.1, 0.1)
+        (model[0].weight.data if unseen else model[0].weight).clamp_(-0.1, 0.1)
     clipped = values(model)
     within.open()
     w = values(model)

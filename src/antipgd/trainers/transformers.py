@@ -94,7 +94,7 @@ class AntiPGDCallback(TrainerCallback):
                 "form='weights' must get noise out of the weights if train() is interrupted: give "
                 "the callback to Trainer(callbacks=[…]), or call callback.guard(trainer) before"
             )
-        self._within.begin(model, [_innermost(optimizer)])
+        self._within.begin(model, [optimizer])
         self._within.resume()
         self._within.close()
 
@@ -207,11 +207,6 @@ class FlatnessMonitorCallback(TrainerCallback):
         if self._monitor is not None:
             self._monitor.stop()
         self._monitor = None
-
-
-def _innermost(optimizer: Any) -> Any:
-    """The optimizer that makes the steps, without Accelerate's wrapper."""
-    return getattr(optimizer, "optimizer", optimizer)
 
 
 def _ended_after(train: Callable[..., Any], within: NoiseWithinSteps, *args: Any, **kw: Any) -> Any:

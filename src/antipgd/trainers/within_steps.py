@@ -37,7 +37,7 @@ class NoiseWithinSteps:
         self.settings = _checked(form, settings)
         self.noise: Noise | None = None
         self._clean: AbstractContextManager[None] | None = None  # entered between steps
-        self._versions: list[int] = []
+        self._z: list[Tensor] = []  # as the last step left it; with noise in the weights
         self._rests = False
         self._hook: Any = None
 
@@ -58,6 +58,9 @@ class NoiseWithinSteps:
     @property
     def _members(self) -> list[Member]:
         return [] if self.noise is None else self.noise.members
+
+    def _weights(self) -> list[Tensor]:
+        return [member.parameter.detach().clone() for member in self._members]
 
     # Steps
 
@@ -87,32 +90,30 @@ class NoiseWithinSteps:
     def _enter(self, noise: Noise) -> None:
         self._clean = noise.clean()
         self._clean.__enter__()
-        self._versions = [member.parameter._version for member in noise.members]
+        if self.form == "weights":
+            self._z = self._weights()
 
     def _leave(self) -> None:
-        """Be at w again; what was written between steps (clipped, loaded) is the new z."""
+        """Be at w again, bit for bit unless something was written between steps."""
         assert self._clean is not None
         clean, self._clean = self._clean, None
-        if self.form == "forward":
-            clean.__exit__(None, None, None)
-            return
-        pairs = zip((m.parameter for m in self._members), self._versions, strict=True)
-        written = [(w, w.detach().clone()) for w, version in pairs if w._version != version]
+        pairs = zip(self._members, self._z, strict=True) if self.form == "weights" else ()
+        written = [(m.parameter, m.parameter.detach().clone())
+                   for m, z in pairs if not torch.equal(m.parameter, z)]  # fmt: skip
+        self._z = []
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "changed inside clean")  # it is put on again
             clean.__exit__(None, None, None)
-        self._put_on(written)
+        if written:
+            self._put_on(written)
 
     @torch.no_grad()
     def _put_on(self, written: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """w = z + ξ where z is another one now; where it is the same, w keeps its bits."""
+        """What was written (clipped, loaded) is the new z: w = z + ξ."""
         noise: Any = self.noise
-        others = [(w, z, noise.injected(w)) for w, z in written]
-        others = [(w, z, xi) for w, z, xi in others if not torch.equal(w - xi, z)]
-        for w, z, xi in others:
-            w.copy_(z + xi)
-        if others:
-            noise.vouch()
+        for w, z in written:
+            w.copy_(z + noise.injected(w))
+        noise.vouch()
 
     # Checkpoints
 
@@ -123,7 +124,7 @@ class NoiseWithinSteps:
             return  # within a step weights and record are those of `attach`
         self._leave()
         records = noise.records()
-        noisy = [(m.group, m.parameter.detach().clone()) for m in noise.members]
+        noisy = list(zip((m.group for m in noise.members), self._weights(), strict=True))
         self._enter(noise)
         for index, (group, record) in enumerate(zip(state["param_groups"], records, strict=True)):
             own = [weights for number, weights in noisy if number == index]
@@ -145,10 +146,13 @@ class NoiseWithinSteps:
         if self.form == "forward" or not all(isinstance(one, dict) for one in saved):
             return
         self.open()
-        before, z = noise.records(), [m.parameter.detach().clone() for m in noise.members]
+        before, z = noise.records(), self._weights()
         told = [{**group, KEY: one["noise"]} for group, one in zip(groups, saved, strict=True)]
         records = noise.checked(told)
-        self._write([weights for one in saved for weights in one["weights"]])
+        noisy = [weights for one in saved for weights in one["weights"]]
+        if [weights.shape for weights in noisy] != [weights.shape for weights in z]:
+            raise ValueError("the checkpoint's noisy weights are not of this model's shapes")
+        self._write(noisy)
         noise.adopt(records)
         with noise.clean():
             same = all(map(torch.equal, (m.parameter for m in noise.members), z))
@@ -179,7 +183,7 @@ class NoiseWithinSteps:
         self._rest_no_more()
         self.close()
         records = noise.records()
-        weights = [member.parameter.detach().clone() for member in noise.members]
+        weights = self._weights()
         if self._clean is not None:
             self._leave()
         if self._hook is not None:
