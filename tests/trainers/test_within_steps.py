@@ -4,6 +4,7 @@ The loop is what a trainer makes: batches, some of which end with a step, and th
 """
 
 import copy
+import gc
 import io
 import pickle
 
@@ -292,6 +293,20 @@ def test_after_the_end_the_optimizer_keeps_the_step(form):
     if form == "forward":
         assert equal(values(again), by_hand(form, 5)[1])
     other.end()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_after_the_end_nothing_happens_though_the_host_goes_on(form):
+    """As where a Lightning trainer validates another model later."""
+    model, optimizer = make()
+    within = begun(form, model, optimizer)
+    train(within, model, optimizer, 0, 2)
+    within.end()
+    del model, optimizer
+    gc.collect()
+    for call in (within.close, within.open, within.rest, within.close, within.end):
+        call()
+    assert not within.noise.paused
 
 
 def test_a_second_training_begins_where_the_first_was_broken_off():

@@ -56,6 +56,11 @@ class NoiseWithinSteps:
             self._hook = self.noise.optimizer.register_state_dict_post_hook(self._save)
 
     @property
+    def _acting(self) -> Noise | None:
+        """The noise, unless it has ended: a host may go on to call, with another model."""
+        return self.noise if self.noise is not None and self.noise.attached else None
+
+    @property
     def _members(self) -> list[Member]:
         return [] if self.noise is None else self.noise.members
 
@@ -72,15 +77,17 @@ class NoiseWithinSteps:
 
     def close(self) -> None:
         """Be at the clean weights: a step is over. Without them (taps) nothing happens."""
-        if self._clean is None and self.noise is not None and self.noise.removable:
-            self._enter(self.noise)
+        noise = self._acting
+        if self._clean is None and noise is not None and noise.removable:
+            self._enter(noise)
 
     def rest(self) -> None:
         """Stay at the clean weights, and count no step, until the next one is opened."""
         self.close()
-        if self.noise is not None and not self.noise.paused:
+        noise = self._acting
+        if noise is not None and not noise.paused:
             self._rests = True
-            self.noise.pause()
+            noise.pause()
 
     def _rest_no_more(self) -> None:
         if self._rests and self.noise is not None:
@@ -177,8 +184,8 @@ class NoiseWithinSteps:
 
         The optimizer keeps the record, so that a checkpoint made after the end resumes, too.
         """
-        noise = self.noise
-        if noise is None or not noise.attached:
+        noise = self._acting
+        if noise is None:
             return
         self._rest_no_more()
         self.close()
