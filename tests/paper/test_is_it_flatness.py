@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,15 @@ from antipgd.paper.claims import SEVERITY
 from antipgd.paper.coverage import paper_claims
 from antipgd.paper.experiments import is_it_flatness as experiment
 from antipgd.paper.figures import rendered
-from antipgd.paper.networks.equal_loss import CONTEST, SMOKE, TUNED, arm_of, following
+from antipgd.paper.networks.equal_loss import (
+    CONTEST,
+    CONTESTS,
+    FULL,
+    SMOKE,
+    TUNED,
+    arm_of,
+    following,
+)
 from antipgd.paper.networks.scales import SCALES, scale_named
 from antipgd.paper.networks.spec import MEASURES, trace_at
 from antipgd.paper.record import Record
@@ -55,9 +64,9 @@ def record(run, gains, traces, missed, apart=1.0):
     return Record(run, "ok", None, None, points, {}, None, None)
 
 
-def results(gains=GAINS, traces=TRACES, missed=(), apart=1.0):
+def results(gains=GAINS, traces=TRACES, missed=(), apart=1.0, contests=(CONTEST,)):
     records = []
-    while runs := following(CONTEST, records):
+    while runs := [run for one in contests for run in following(one, records)]:
         records += [record(run, gains, traces, missed, apart) for run in runs]
     return Results(records)
 
@@ -147,6 +156,7 @@ def test_it_is_said_with_which_value_and_where_each_was_taken():
 
 def test_words_name_who_is_as_good_and_who_as_flat():
     said = experiment.words([*experiment.claims(results())])
+    said = said.removeprefix(f"{CONTEST.cell.words}: ")
     good, flat, than_gd, *_ = said.split(". ")
     start = "As good as Anti-PGD at equal training loss, within a point: two-point smoothing ("
     assert good.startswith(start)
@@ -172,18 +182,35 @@ def test_without_all_trainings_nothing_is_claimed():
 def test_every_claim_is_in_one_row_of_ours():
     ids = [one.id for one in experiment.claims(results())]
     assert len(ids) == len(set(ids)) == 5 + 5 + 4 + 1
-    for claim in experiment.claims(results()):
+    both = experiment.claims(results(contests=CONTESTS))
+    assert [one.id.replace(".full_", ".") for one in both] == ids * 2
+    for claim in both:
         assert [row.kind for row in paper_claims() if row.decides(claim)] == ["ours"]
 
 
 def test_the_shown_scale_has_the_base_cell_and_the_smallest_a_smaller_one():
     assert experiment.contests_of(scale_named("smoke")) == [SMOKE]
-    assert experiment.contests_of(None) == experiment.contests_of(scale_named("small")) == [CONTEST]
+    assert experiment.contests_of(None) == [CONTEST, FULL]
+    assert experiment.contests_of(scale_named("small")) == [CONTEST, FULL]
     assert [name for name, scale in SCALES.items() if experiment.contests_of(scale)] == [
         "smoke", "small",
     ]  # fmt: skip
     assert {arm_of(run) for run in experiment.runs()} == {"gd"}  # then what follows from them
     assert (CONTEST.cell.seeds, CONTEST.cell.tuning_seeds) == (12, 3)
+
+
+def test_the_second_cell_is_that_of_all_images_on_seeds_of_its_own():
+    assert (FULL.cell.name, FULL.cell.changes) == ("batch_250", {"batch": 250})
+    chosen = replace(FULL, chosen=MIDDLES).judged()
+    assert {(run.seed, run.batch, run.images) for run in chosen} == {
+        (seed, 250, 250) for seed in range(100, 112)
+    }
+    there = experiment.claims(results(contests=CONTESTS))
+    assert {one.n for one in there} == {12}
+    said = experiment.words(there)
+    assert said.startswith(f"{CONTEST.cell.words}: As good as Anti-PGD")
+    assert f" {FULL.cell.words}: As good as Anti-PGD" in said
+    assert rendered(experiment.plot(results(contests=CONTESTS)), "png").startswith(b"\x89PNG")
 
 
 def test_everything_runs_at_the_smallest_scale_and_is_not_run_again(tmp_path, capsys):
