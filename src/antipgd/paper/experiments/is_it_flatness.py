@@ -116,7 +116,8 @@ def _better(contest: Contest, arm: str, arms: Arms, said: dict[str, str]) -> Cla
         f"is_it_flatness.{contest.prefix}better_{arm}",
         f"(ours) at equal training loss Anti-PGD is better than {NAMES[arm]}", REFERENCE,
         f"test accuracy, {contest.cell.words}, {said['anti']} after {epochs[0]:.0f} epochs in the "
-        f"median, {said[arm]} after {epochs[1]:.0f}, training losses within {equal.ratio:.3g} ×; points",
+        f"median, {said[arm]} after {epochs[1]:.0f}, training losses within {equal.ratio:.3g} ×; "
+        "points",
     )  # fmt: skip
     if equal.ratio > CLOSE:
         return not_at_minimum(*what, equal.points)
