@@ -34,7 +34,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
-	$(PIP) --editable '.[cpu,paper,network]' --group test --group agreement --group lint --group bench \
+	$(PIP) --editable '.[network]' --group test --group agreement --group lint --group bench \
 	  --group proofs
 	touch $@
 
@@ -112,7 +112,7 @@ $(HOSTS)/ready: pyproject.toml constraints.txt
 	test -x $(HOSTS)/bin/python || $(PYTHON) -m venv $(HOSTS)
 	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable '.[torch,cpu,optax]' --group test --group hosts
+	  --constraint constraints.txt --editable '.[torch,optax]' --group test --group hosts
 	touch $@
 
 test-hosts: $(HOSTS)/ready
