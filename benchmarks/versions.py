@@ -5,10 +5,11 @@ the oldest Python that they install on, and the newest releases, without constra
 Python that the classifiers name. Each gets TESTS, the tests of what is imported from others, under
 their usual rule that a warning is an error. `make test` runs the set of constraints.txt.
 
-Interpreters are looked for by name (python3.12). On Linux torch comes with CUDA from most indexes,
-6 GB an environment; one row at a time is there, and gone when it is done. Writes
-benchmarks/versions.json and docs/versions.md; names of rows run these alone and leave the others
-there. Ends with 1 if a row has failures; what cannot be installed is said, not failed.
+Interpreters are looked for by name (python3.12), on the path and among pyenv's. On Linux torch
+comes with CUDA from most indexes, 6 GB an environment; one row at a time is there, and gone when it
+is done. Writes benchmarks/versions.json and docs/versions.md; names of rows run these alone and
+leave the others there. Ends with 1 if a row has failures; what cannot be installed is said, not
+failed.
 """
 
 import argparse
@@ -71,13 +72,16 @@ def lowest(extras: tuple[str, ...] = LIBRARY) -> list[str]:
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of this version on the path, or None; one that does not start is none."""
-    found = shutil.which(f"python{version}")
-    if found is None:
-        return None
-    asked = [found, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return found if answer.stdout.strip() == version else None
+    """A Python of this version on the path or among pyenv's, or None; one must start to count."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    there = [shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python{version}")]
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    for found in filter(None, there):  # the first may be pyenv's stand-in for none
+        asked = [str(found), "-c", code]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if answer.stdout.strip() == version:
+            return str(found)
+    return None
 
 
 def installed(folder: Path, found: str, constraints: list[str]) -> str | None:
@@ -151,11 +155,14 @@ def measured(row: str, folder: Path) -> dict[str, object]:
     refused: dict[str, object] = {}
     for version in asked:
         found = interpreter(version)
-        said = f"no interpreter named python{version}"
-        if found and (said := installed(folder, found, constraints) or "") == "":
+        if found is None:
+            refused[version] = f"no interpreter named python{version} was found"
+            continue
+        refusal = installed(folder, found, constraints)
+        if refusal is None:
             return {"refused": refused, **versions(folder), **tested(folder)}
-        refused[version] = said
-        shutil.rmtree(folder, ignore_errors=True)
+        refused[version] = refusal
+        shutil.rmtree(folder)
     return {"refused": refused}
 
 
