@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help paper proofs test test-slow test-hosts lint bench bench-flatness clocks finder agreement battery house clean
+.PHONY: help paper proofs test test-slow test-hosts test-versions lint bench bench-flatness clocks finder agreement battery house clean
 
 help:
 	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
@@ -17,6 +17,9 @@ help:
 	@echo "make test-slow  the checks that take minutes"
 	@echo "make test-hosts optimizers and libraries that people use the noise with, in an"
 	@echo "                environment of their own (some minutes)"
+	@echo "make test-versions  the lowest and the newest releases that pyproject.toml admits, an"
+	@echo "                environment each, on every Python that is found; writes docs/versions.md"
+	@echo "                (hours; 7 GB at a time); with ROWS=lowest only that one"
 	@echo "make bench      speed and memory against real peers; writes benchmarks/results.json"
 	@echo "make bench-flatness  traces of Hessians against PyHessian, curvlinops and"
 	@echo "                hessian-eigenthings, in an environment of their own, and effective"
@@ -117,6 +120,10 @@ $(HOSTS)/ready: pyproject.toml constraints.txt
 
 test-hosts: $(HOSTS)/ready
 	$(HOSTS)/bin/python -m pytest tests/hosts -q
+
+# Makes its environments by itself, in a temporary folder.
+test-versions:
+	$(PYTHON) benchmarks/versions.py $(ROWS)
 
 battery: $(VENV)/ready
 	@command -v dieharder >/dev/null || { echo "make battery needs Debian's dieharder"; exit 1; }

@@ -118,15 +118,16 @@ def tested(folder: Path) -> dict[str, object]:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "numba"), "OMP_NUM_THREADS": "1"}
     command = [str(folder / "bin" / "python"), "-m", "pytest", "-q", "-m", "not slow", *TESTS]
     command += ["-p", "no:cacheprovider", "--tb=short"]
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-            timeout=60 * MINUTES,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"unfinished": f"the tests were not through after {MINUTES} minutes"}
-    (folder / "tests.log").write_text(done.stdout + done.stderr)
-    return outcome(done.stdout)
+    printed = folder / "tests.log"
+    with printed.open("w") as log:
+        try:
+            subprocess.run(
+                command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False,
+                timeout=60 * MINUTES,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return {"unfinished": f"the tests were not through after {MINUTES} minutes"}
+    return outcome(printed.read_text())
 
 
 def outcome(printed: str) -> dict[str, object]:
