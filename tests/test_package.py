@@ -37,3 +37,21 @@ def test_missing_torch_names_the_extra():
     message = run(code).stderr.strip().splitlines()[-1]
     assert "antipgd.torch needs torch: pip install torch" in message
     assert message.endswith("pip install '.[torch]'")
+
+
+def test_without_numba_torch_draws_the_same_and_says_what_would_be_faster():
+    code = """
+import logging
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+import torch, antipgd
+w = torch.nn.Parameter(torch.ones(7))
+w.grad = torch.zeros(7)
+optimizer = torch.optim.SGD([w], lr=0.1)
+antipgd.torch.attach(optimizer, sigma=0.5, seed=3)
+optimizer.step()
+print(w.tolist())
+"""
+    without = run("import sys; sys.modules['numba'] = None\n" + code)
+    assert without.stdout == run(code).stdout != ""
+    assert "plain torch" in without.stderr
+    assert "antipgd.noise.kernels needs numba: pip install numba\n" in without.stderr
