@@ -33,12 +33,12 @@ SHOWN = ("numpy", "numba", "torch", "jax", "optax", "scipy", "tqdm")
 TESTS = [
     f"tests/{path}"
     for path in (
-        "noise/test_agreement.py noise/test_conformance.py noise/test_vectors.py "
-        "torch/test_attach.py torch/test_golden_states.py torch/forward/test_compiled_passes.py "
-        "torch/forward/test_modules.py torch/forward/test_perturb.py torch/forward/test_reads.py "
-        "torch/forward/test_recompute.py optax/test_adding.py optax/test_forward.py "
-        "optax/test_messages.py optax/test_sharding.py flatness/test_spectrum.py "
-        "flatness/test_state.py theory/test_valley.py"
+        "torch/forward/test_perturb.py torch/test_golden_states.py optax/test_sharding.py "
+        "optax/test_forward.py noise/test_vectors.py torch/forward/test_compiled_passes.py "
+        "flatness/test_spectrum.py flatness/test_state.py optax/test_adding.py "
+        "optax/test_messages.py torch/test_attach.py torch/forward/test_modules.py "
+        "torch/forward/test_reads.py torch/forward/test_recompute.py noise/test_agreement.py "
+        "noise/test_conformance.py theory/test_valley.py"
     ).split()
 ]
 INTRODUCTION = """# Which releases work
@@ -47,7 +47,7 @@ Written by `make test-versions` (`benchmarks/versions.py`). *Lowest* is the lowe
 package that `pyproject.toml` admits, *newest* what pip takes if nothing is asked for. `make test`
 runs the set of `constraints.txt`.
 """
-MINUTES = 60  # a row's tests may take
+MINUTES = 60  # a row's tests may take, unless told otherwise
 
 
 def pythons() -> list[str]:
@@ -114,7 +114,7 @@ def versions(folder: Path) -> dict[str, str]:
     return json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
 
 
-def ran(folder: Path) -> dict[str, object]:
+def ran(folder: Path, minutes: float) -> dict[str, object]:
     """Run the tests there: how many passed, failed and were skipped, and the names of failures."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "numba"), "OMP_NUM_THREADS": "1"}
     command = [str(folder / "bin" / "python"), "-m", "pytest", "-q", "-m", "not slow", *TESTS]
@@ -124,11 +124,23 @@ def ran(folder: Path) -> dict[str, object]:
         try:
             subprocess.run(
                 command, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False,
-                timeout=60 * MINUTES,
+                timeout=60 * minutes,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return {"unfinished": f"the tests were not through after {MINUTES} minutes"}
+            return {"unfinished": so_far(printed.read_text(), minutes)}
     return outcome(printed.read_text())
+
+
+def so_far(printed: str, minutes: float) -> str:
+    """What pytest's dots count where it was stopped.
+
+    >>> so_far("..s. [  5%]\\n.F", 10)
+    'stopped after 10 minutes: 4 passed, 1 failed until then'
+    """
+    dots = "".join(re.findall(r"^[.sFExX]+", printed, re.M))
+    wrong = dots.count("F") + dots.count("E")
+    passed = dots.count(".")
+    return f"stopped after {minutes:g} minutes: {passed} passed, {wrong} failed until then"
 
 
 def outcome(printed: str) -> dict[str, object]:
@@ -150,7 +162,7 @@ def outcome(printed: str) -> dict[str, object]:
     }
 
 
-def measured(row: str, folder: Path) -> dict[str, object]:
+def measured(row: str, folder: Path, minutes: float) -> dict[str, object]:
     """One row: the first Python of its list on which the packages install, and the tests there."""
     asked = pythons() if row == "lowest" else [row.removeprefix("newest-")]
     constraints = lowest() if row == "lowest" else []
@@ -162,7 +174,7 @@ def measured(row: str, folder: Path) -> dict[str, object]:
             continue
         refusal = installed(folder, found, constraints)
         if refusal is None:
-            return {"refused": refused, **versions(folder), **ran(folder)}
+            return {"refused": refused, **versions(folder), **ran(folder, minutes)}
         refused[version] = refusal
         shutil.rmtree(folder)
     return {"refused": refused}
@@ -174,7 +186,7 @@ def cells(row: str, one: dict) -> list[str]:
     if "passed" in one:
         end = f"{one['passed']} passed, {one['failed']} failed, {one['skipped']} skipped"
     else:
-        end = one.get("unfinished", "not installed")
+        end = one.get("unfinished", "not installed" if "refused" in one else "not run yet")
     return [row.replace("-", ", Python "), *shown, end]
 
 
@@ -182,7 +194,7 @@ def page(results: dict[str, dict]) -> str:
     """docs/versions.md."""
     head = ["releases", "Python", *SHOWN, "tests"]
     table = [head, ["---"] * len(head)]
-    table += [cells(row, results[row]) for row in ROWS if row in results]
+    table += [cells(row, results.get(row, {})) for row in ROWS]
     lines = [INTRODUCTION, *(f"| {' | '.join(one)} |" for one in table)]
     for row, one in results.items():
         failures = [f"- {row}: `{name}` fails" for name in one.get("failures", [])]
@@ -205,13 +217,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--keep", type=Path, help="a folder in which environments stay")
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help="that a row's tests may take"
+    )
     options = parser.parse_args()
     if unknown := set(options.rows) - set(ROWS):
         parser.error(f"unknown rows {sorted(unknown)}; accepted: {', '.join(ROWS)}")
     wrong = []
     for row in options.rows or ROWS:
         with tempfile.TemporaryDirectory() as temporary:
-            one = measured(row, (options.keep or Path(temporary)) / row)
+            folder = (options.keep or Path(temporary)) / row
+            one = measured(row, folder, options.minutes)
         keep(row, one)
         print(row, json.dumps(one), flush=True)
         wrong += [row] if one.get("failed") or "unfinished" in one else []

@@ -11,7 +11,8 @@ RESULTS = json.loads(versions.RESULTS.read_text("utf-8"))
 
 def test_the_page_is_what_was_written():
     assert versions.PAGE.read_text("utf-8") == versions.page(RESULTS)
-    assert list(RESULTS) == versions.ROWS  # lowest, and the newest on every Python
+    assert set(RESULTS) <= set(versions.ROWS)
+    assert versions.page({}).count("| not run yet |") == len(versions.ROWS)  # none is left out
 
 
 def test_the_lowest_of_the_run_are_those_of_the_ranges():
