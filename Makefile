@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help paper proofs test test-slow test-hosts lint bench bench-flatness clocks finder agreement battery house clean
+.PHONY: help paper proofs test test-slow test-hosts test-versions lint bench bench-flatness clocks finder agreement battery house clean
 
 help:
 	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
@@ -17,6 +17,9 @@ help:
 	@echo "make test-slow  the checks that take minutes"
 	@echo "make test-hosts optimizers and libraries that people use the noise with, in an"
 	@echo "                environment of their own (some minutes)"
+	@echo "make test-versions  the lowest and the newest releases that pyproject.toml admits, an"
+	@echo "                environment each, on every Python that is found; writes docs/versions.md"
+	@echo "                (hours; 7 GB at a time); with ROWS=lowest only that one"
 	@echo "make bench      speed and memory against real peers; writes benchmarks/results.json"
 	@echo "make bench-flatness  traces of Hessians against PyHessian, curvlinops and"
 	@echo "                hessian-eigenthings, in an environment of their own, and effective"
@@ -34,7 +37,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
-	$(PIP) --editable '.[cpu,paper,network]' --group test --group agreement --group lint --group bench \
+	$(PIP) --editable '.[network]' --group test --group agreement --group lint --group bench \
 	  --group proofs
 	touch $@
 
@@ -112,11 +115,15 @@ $(HOSTS)/ready: pyproject.toml constraints.txt
 	test -x $(HOSTS)/bin/python || $(PYTHON) -m venv $(HOSTS)
 	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable '.[torch,cpu,optax,flatness]' --group test --group hosts
+	  --constraint constraints.txt --editable '.[flatness,optax]' --group test --group hosts
 	touch $@
 
 test-hosts: $(HOSTS)/ready
 	$(HOSTS)/bin/python -m pytest tests/hosts -q --page docs/hosts.md
+
+# Makes its environments by itself, in a temporary folder.
+test-versions:
+	$(PYTHON) benchmarks/versions.py $(ROWS)
 
 battery: $(VENV)/ready
 	@command -v dieharder >/dev/null || { echo "make battery needs Debian's dieharder"; exit 1; }

@@ -1,8 +1,8 @@
 """How compiled code is compiled and kept: numba's cache on disk, made trustworthy and optional.
 
 By itself that cache notices changes in a function's own file only, and where no folder can be
-written to numba refuses to compile at all. Knows no kernel. Needs numba (the `cpu` extra), so only
-modules of compiled code import this one.
+written to numba refuses to compile at all. Knows no kernel. Needs numba (the `numba` extra), so
+only modules of compiled code import this one.
 """
 
 import hashlib

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from antipgd.extras import needed_by
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -48,10 +50,8 @@ class Estimate:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Student's interval for the mean; not a number where the spread is unknown (n = 1)."""
-        try:
+        with needed_by("an interval"):
             from scipy.special import stdtrit
-        except ImportError as error:
-            raise ImportError("intervals need SciPy: pip install 'antipgd[paper]'") from error
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1; got {level}")
         if math.isnan(self.sem):

@@ -190,5 +190,6 @@ def test_a_missing_package_is_named_with_its_extra(package, command, tmp_path):
     )
     done = python("-c", code, package, *command.split(), "--out", str(tmp_path / "out"))
     assert done.returncode == 2, done.stderr
-    assert "pip install 'antipgd[paper]'" in done.stderr
+    assert f"needs {package}: pip install {package}, or" in done.stderr
+    assert "pip install '.[paper]'" in done.stderr
     assert done.stderr.count("\n") == 1

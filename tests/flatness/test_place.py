@@ -279,7 +279,7 @@ for name in ("scipy", "tqdm", "torch"):
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.splitlines() == [
-        f"antipgd.flatness needs torch, SciPy and tqdm, and {name} is not there: "
-        f"pip install 'antipgd[flatness]'"
+        f"antipgd.flatness needs {name}: pip install {name}, "
+        f"or all it needs in a clone: pip install '.[flatness]'"
         for name in ("scipy", "tqdm", "torch")
     ]

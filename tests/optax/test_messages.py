@@ -135,7 +135,10 @@ def test_nothing_to_clean():
             clean_params(add_correlated_noise(1.0, taps=taps).init(W), W)
 
 
-def test_missing_optax_names_the_extra():
-    code = "import sys; sys.modules['optax'] = None; import antipgd; antipgd.optax"
+@pytest.mark.parametrize("package", ["optax", "jax"])
+def test_missing_optax_names_the_extra(package):
+    code = f"import sys; sys.modules['{package}'] = None; import antipgd; antipgd.optax"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'antipgd[optax]'" in done.stderr.strip().splitlines()[-1]
+    said = done.stderr.strip().splitlines()[-1]
+    assert f"antipgd.optax needs {package}: pip install {package}, or" in said
+    assert said.endswith("pip install '.[optax]'")

@@ -1,5 +1,7 @@
 """The command line: `antipgd` with one of the commands that `antipgd --help` lists.
 
+Needs the `paper` extra, for trainings the `network` extra.
+
 Exit codes: 0 done, 1 some runs failed or nothing more could be written, 2 usage, 130 interrupted,
 141 nobody reads any more. Whatever ends a command is said in a line; what is stored stays.
 """
@@ -14,10 +16,9 @@ from typing import Any
 
 from antipgd import __version__
 from antipgd.cli.usage import Parser, UsageError, say
+from antipgd.extras import MissingPackageError, how_to_install
 from antipgd.paper.files import FilesError, FilesUsageError
-from antipgd.paper.networks.extra import ExtraError
 
-_EXTRA = "the command line needs more packages: pip install 'antipgd[paper]'"
 _PACKAGES = ("matplotlib", "numba", "pandas", "scipy", "sklearn", "threadpoolctl", "tqdm")
 _INTERRUPTED, _NOBODY_READS = 130, 141  # 128 and the number of the signal, as shells count
 
@@ -62,20 +63,21 @@ def _command(arguments: Sequence[str]) -> int:
         sys.path.insert(0, os.getcwd())  # where module:Class is looked for
     try:
         return int(options.command(options))
-    except (FilesUsageError, ExtraError) as error:
+    except (FilesUsageError, MissingPackageError) as error:
         raise UsageError(str(error)) from error
     except (FilesError, MemoryError) as error:
         say(f"antipgd: {error}")
         return 1
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise _missing(error) from error
 
 
-def _missing(error: ImportError) -> Exception:
+def _missing(error: ModuleNotFoundError) -> Exception:
     """What to install where a package of an extra is not there; other errors are ours."""
-    if (error.name or "").partition(".")[0] in _PACKAGES:
-        return UsageError(f"{_EXTRA} ({error})")
-    return UsageError(str(error)) if "pip install" in str(error) else error
+    name = error.name or ""
+    if name.partition(".")[0] in _PACKAGES:
+        return UsageError(how_to_install("the command line", name, "paper"))
+    return error
 
 
 def _drop_output() -> None:

@@ -1,18 +1,15 @@
 """How flat is this minimum, and how sure are we? For any PyTorch model or plain function.
 
-Needs torch, SciPy and tqdm (the `flatness` extra). Whatever is measured, the model, its gradients
-and all random number generators are left exactly as they were found.
+Needs torch, SciPy and tqdm (the `flatness` extra), and matplotlib to plot. Whatever is measured,
+the model, its gradients and all random number generators are left exactly as they were found.
 """
 
-try:
+from antipgd.extras import needed_by
+
+with needed_by("antipgd.flatness", "flatness"):
     import scipy as _scipy  # noqa: F401
     import torch as _torch  # noqa: F401
     import tqdm as _tqdm  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        f"antipgd.flatness needs torch, SciPy and tqdm, and {error.name} is not there: "
-        f"pip install 'antipgd[flatness]'"
-    ) from error
 
 from antipgd.flatness.bound import pac_bayes_bound
 from antipgd.flatness.density import Spectrum

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from antipgd.checks import number, whole
 from antipgd.estimate import Estimate
+from antipgd.extras import needed_by
 from antipgd.flatness.eigenvalues import check_memory, double_products
 from antipgd.flatness.objective import Objective
 from antipgd.flatness.probes import LANCZOS
@@ -136,12 +137,8 @@ class Spectrum:
     def plot(self, axes: Any = None) -> Any:
         """The logarithm of the density with its band, into given matplotlib axes or new ones."""
         if axes is None:
-            try:
+            with needed_by("plot() without axes"):
                 import matplotlib.pyplot as plt
-            except ImportError as error:
-                raise ImportError(
-                    "plot needs matplotlib: pip install 'antipgd[paper]', or pass axes"
-                ) from error
             axes = plt.subplots()[1]
         bottom = 0.1 / (self.size * self.width * math.sqrt(2 * math.pi))  # of one eigenvalue's peak
         low, high = (np.maximum(edge, bottom) for edge in self.band())

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from antipgd.estimate import Estimate
+from antipgd.extras import needed_by
 from antipgd.flatness.rehearsing import LOWERED, REHEARSED, UNSTABLE
 
 BREAKS = (
@@ -123,10 +124,8 @@ class FoundSigma:
 
     def plot(self) -> Any:
         """The table as a matplotlib figure."""
-        try:
+        with needed_by("plot()"):
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("plot() needs matplotlib: pip install 'antipgd[paper]'") from error
         shown = [(s, one) for s, one, _ in self.rows if 0 < one.mean < math.inf]
         means = [one.mean for _, one in shown]
         reach = [one.mean - one.interval()[0] for _, one in shown]

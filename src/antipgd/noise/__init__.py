@@ -2,7 +2,7 @@
 
 A draw ξ is a pure function of (seed, parameter, step, element): see `stream`. An injection is
 ε = Σ_j taps[j] · σ · ξ_{n+1−j}: see `injection`. `reference` holds the paper's equations in
-plain NumPy; `kernels` (needs numba, the `cpu` extra) adds injections to arrays in place.
+plain NumPy; `kernels` (needs numba, the `numba` extra) adds injections to arrays in place.
 """
 
 from antipgd.noise.laws import LAWS, Law, as_law

@@ -1,7 +1,7 @@
 """Adding injections to NumPy arrays in place, many at once, on several threads.
 
 The Python side of `kernels`: checks, threads, and nothing else. Any array that shares memory with
-something (a torch tensor, say) changes that too. Needs numba (the `cpu` extra).
+something (a torch tensor, say) changes that too. Needs numba (the `numba` extra).
 """
 
 import operator

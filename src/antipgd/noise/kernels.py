@@ -5,17 +5,17 @@ the second-level cache, whatever the size of the weights. Kernels are serial and
 `inplace` splits the work over threads. Compiled code checks no bounds: see `workspace` for what
 fits into which array.
 
-Needs numba (the `cpu` extra). Importing this module compiles nothing.
+Needs numba (the `numba` extra). Importing this module compiles nothing.
 """
 
 import numpy as np
 
-try:
+from antipgd.extras import needed_by
+
+with needed_by("antipgd.noise.kernels"):
     from llvmlite import ir
     from numba import carray, njit, types
     from numba.extending import intrinsic
-except ImportError as error:
-    raise ImportError("the CPU kernels need numba: pip install 'antipgd[cpu]'") from error
 
 from antipgd.compiling import jit_with
 from antipgd.noise import stream

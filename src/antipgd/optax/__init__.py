@@ -2,14 +2,15 @@
 
 `perturb` and `perturbed` make noisy weights where the gradient is taken, and the params stay clean;
 `add_correlated_noise`, last in the chain, lets the params carry the noise.
-Needs optax (the `optax` extra). Draws are those of NumPy and torch: words equal, floats within
-4 ulp; see docs/optax.md.
+Needs optax and JAX (the `optax` extra). Draws are those of NumPy and torch: words equal, floats
+within 4 ulp; see docs/optax.md.
 """
 
-try:
+from antipgd.extras import needed_by
+
+with needed_by("antipgd.optax", "optax"):
+    import jax as _jax  # noqa: F401
     import optax as _optax  # noqa: F401
-except ImportError as error:
-    raise ImportError("antipgd.optax needs optax: pip install 'antipgd[optax]'") from error
 
 from antipgd.optax.adding import add_correlated_noise
 from antipgd.optax.cleaning import clean_params

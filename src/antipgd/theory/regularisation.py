@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from antipgd import checks
+from antipgd.extras import needed_by
 
 Array = NDArray[np.float64]
 Field = Callable[[Array], Array]
@@ -316,7 +317,8 @@ def gradient_floor(
     prints O(σ³), which is true but far from tight. Valid near an isolated minimum of the smoothed
     loss, d ≤ 16, a law on two points; refuses a start from which none is found.
     """
-    from scipy.optimize import root
+    with needed_by("gradient_floor"):
+        from scipy.optimize import root
 
     sigma = _standard_deviation(sigma)
     xi, probability = (law or TwoPoint()).all_draws(len(start))

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from antipgd.extras import needed_by
 from antipgd.theory.linear import require, stationary_variance
 
 Array = NDArray[np.float64]
@@ -139,10 +140,8 @@ class StationaryLaw:
 
 
 def _beta() -> Any:
-    try:
+    with needed_by("the Beta law"):
         from scipy.stats import beta
-    except ImportError as error:
-        raise ImportError("the Beta law needs SciPy: pip install 'antipgd[paper]'") from error
     return beta
 
 

@@ -3,13 +3,13 @@
 The model reads noisy weights while it trains and has clean ones always. `attach(optimizer, …)` is
 the paper's own form, in which the weights carry the noise.
 
-Needs torch (the `torch` extra); on CPUs numba (the `cpu` extra) makes it fast, with the same bits.
+Needs torch; on CPUs numba makes it fast, with the same bits (both are the `torch` extra).
 """
 
-try:
+from antipgd.extras import needed_by
+
+with needed_by("antipgd.torch", "torch"):
     import torch as _torch  # noqa: F401
-except ImportError as error:
-    raise ImportError("antipgd.torch needs torch: pip install 'antipgd[torch]'") from error
 
 from antipgd.torch.attaching import attach
 from antipgd.torch.cleaning import clean_state_dict

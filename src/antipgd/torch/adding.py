@@ -29,8 +29,8 @@ def compiled_targets() -> Any:
     """`Targets`, or None without numba, which is optional; imported with the first CPU tensor."""
     try:
         from antipgd.noise.inplace import Targets
-    except ImportError:
-        log.info("numba is not installed: the noise comes from plain torch (antipgd[cpu])")
+    except ImportError as error:  # not there, or not for this NumPy
+        log.info("the noise comes from plain torch, slower and with the same bits: %s", error)
         return None
     return Targets
 

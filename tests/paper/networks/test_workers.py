@@ -130,7 +130,7 @@ def test_workers_that_die_and_workers_that_are_stopped(tmp_path):
 def test_without_torch_the_extra_is_named(monkeypatch, tmp_path, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "torch" else find(n))
-    with pytest.raises(ImportError, match=r"pip install 'antipgd\[network\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[network\]'"):
         next(run_processes([spec()]))
     monkeypatch.chdir(tmp_path)
     for command in ("train --data digits --method gd --batch 10 --epochs 1", "tune --scale smoke",

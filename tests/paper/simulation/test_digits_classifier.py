@@ -147,6 +147,6 @@ def test_bad_settings(settings, message):
 def test_without_scikit_learn_one_is_told_what_to_install(monkeypatch, rng):
     digit_images.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"needs scikit-learn.*pip install 'antipgd\[paper\]'"):
+    with pytest.raises(ImportError, match=r"needs scikit-learn.*pip install '\.\[paper\]'"):
         PROBLEMS[0].data(rng)
     digit_images.cache_clear()

@@ -2,12 +2,10 @@
 
 import importlib.util
 
-
-class ExtraError(ImportError):
-    """A package is missing; says which extra has it."""
+from antipgd.extras import MissingPackageError, how_to_install
 
 
 def check_torch() -> None:
     """Say what to install where torch is missing."""
     if importlib.util.find_spec("torch") is None:
-        raise ExtraError("training networks needs torch: pip install 'antipgd[network]'")
+        raise MissingPackageError(how_to_install("training networks", "torch", "network"))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from antipgd.extras import needed_by
 from antipgd.paper.files import write_atomically
 from antipgd.paper.networks.spec import MEASURES
 from antipgd.paper.record import Point
@@ -40,10 +41,8 @@ class TensorBoardLog(Log):
     """Also writes every measure as a scalar over epochs, for TensorBoard."""
 
     def __init__(self, folder: Path, bar: Any = None) -> None:
-        try:
+        with needed_by("a log for TensorBoard"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ImportError("TensorBoard is not installed: pip install tensorboard") from error
         super().__init__(bar)
         self._writer: Any = SummaryWriter(str(folder))
 

@@ -73,7 +73,7 @@ def test_labels_that_are_none(small, labels, message):
 def test_without_pillow_its_extra_is_named(small, monkeypatch):
     files = small.npm
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DataUsageError, match=r"pip install 'antipgd\[network\]' \(.*PIL"):
+    with pytest.raises(DataUsageError, match=r"needs pillow: .*pip install '\.\[network\]'"):
         batches_of(files, "npm", small.published)
 
 

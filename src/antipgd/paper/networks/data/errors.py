@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from antipgd.extras import how_to_install
 from antipgd.paper.files import FilesError, FilesUsageError
 
 
@@ -19,7 +20,6 @@ def network_extra() -> Iterator[None]:
     """Around an import: a missing package is named with the extra that brings it."""
     try:
         yield
-    except ImportError as error:
-        raise DataUsageError(
-            f"the data need more packages: pip install 'antipgd[network]' ({error})"
-        ) from error
+    except ModuleNotFoundError as error:
+        hint = how_to_install("reading the data", error.name or str(error), "network")
+        raise DataUsageError(hint) from error

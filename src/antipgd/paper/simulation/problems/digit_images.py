@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from antipgd.extras import needed_by
 from antipgd.paper.simulation.problems.problem import Array
 
 Digits = NDArray[np.int64]
@@ -17,12 +18,7 @@ PIXELS, CLASSES, IMAGES = 64, 10, 1797
 @cache
 def digit_images() -> tuple[Array, Digits]:
     """All images as columns with values from 0 to 1, and their digits."""
-    try:
+    with needed_by("a problem on digits", "paper"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError(
-            "a problem on digits needs scikit-learn, which brings the images: "
-            "pip install 'antipgd[paper]'"
-        ) from error
     found = load_digits()
     return found.data.T / 16, found.target.astype(np.int64)

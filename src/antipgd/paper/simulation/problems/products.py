@@ -7,13 +7,13 @@ same bits whatever shares its lanes and on every CPU. Knows no problem.
 
 import numpy as np
 
-try:
+from antipgd.extras import needed_by
+
+with needed_by("the simulator", "paper"):
     from llvmlite import ir
     from numba import njit, types
     from numba.core import cgutils
     from numba.extending import intrinsic
-except ImportError as error:
-    raise ImportError("the simulator needs numba: pip install 'antipgd[paper]'") from error
 
 from antipgd.compiling import jit_with
 
