@@ -14,8 +14,8 @@ def run(code):
 def test_a_missing_host_names_the_extra(host):
     found = run(f"import sys; sys.modules['{host}'] = None; import antipgd.trainers.{host}")
     message = found.stderr.strip().splitlines()[-1]
-    assert message.startswith("ImportError: antipgd.trainers.")
-    assert f"pip install 'antipgd[{host}]'" in message
+    assert message.startswith("antipgd.extras.MissingPackageError: antipgd.trainers.")
+    assert f"pip install '.[{host}]'" in message
 
 
 def test_what_the_callbacks_share_brings_no_host_and_no_flatness():

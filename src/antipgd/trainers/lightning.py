@@ -7,13 +7,11 @@ watches what the noise does. Needs `lightning` (the extra of that name).
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-try:
+from antipgd.extras import needed_by
+
+with needed_by("antipgd.trainers.lightning", "lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.utilities import rank_zero_info
-except ImportError as error:
-    raise ImportError(
-        "antipgd.trainers.lightning needs Lightning: pip install 'antipgd[lightning]'"
-    ) from error
 
 from antipgd.checks import whole
 from antipgd.torch import Noise

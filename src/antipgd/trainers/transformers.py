@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-try:
+from antipgd.extras import needed_by
+
+with needed_by("antipgd.trainers.transformers", "transformers"):
+    import accelerate as _accelerate  # noqa: F401
     from transformers import Trainer, TrainerCallback
-except ImportError as error:
-    raise ImportError(
-        "antipgd.trainers.transformers needs transformers and accelerate: "
-        "pip install 'antipgd[transformers]'"
-    ) from error
 
 from antipgd.checks import whole
 from antipgd.torch import Noise
