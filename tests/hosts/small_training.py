@@ -5,7 +5,7 @@ NumPy and nothing of the torch adapter.
 """
 
 import torch
-from torch.nn import functional as F
+from torch.nn.functional import mse_loss
 
 from explicit import SEED, Explicit, same
 
@@ -29,7 +29,7 @@ def momentum(model, lr=0.05):
     return torch.optim.SGD(model.named_parameters(), lr=lr, momentum=0.9)
 
 
-def explicit(data, accumulated=1, sigma=SIGMA, make=network, loss=F.mse_loss, optimizer=momentum):
+def explicit(data, accumulated=1, sigma=SIGMA, make=network, loss=mse_loss, optimizer=momentum):
     """z after one step for each `accumulated` batches; `.at_z()` is a plain model that holds it."""
     walk = Explicit(make(), optimizer, sigma)
     for number, (x, y) in enumerate(data, 1):

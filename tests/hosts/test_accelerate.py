@@ -7,7 +7,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from safetensors.torch import load_file
-from torch.nn import functional as F
+from torch.nn.functional import mse_loss
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch_ema import ExponentialMovingAverage
 
@@ -51,7 +51,7 @@ class Run:
         self.model.train()
         for x, y in data:
             with self.accelerator.accumulate(self.model):
-                self.accelerator.backward(F.mse_loss(self.model(x), y))
+                self.accelerator.backward(mse_loss(self.model(x), y))
                 self.optimizer.step()
                 self.optimizer.zero_grad()
         return self
@@ -181,7 +181,7 @@ def test_averages_are_those_of_clean_weights(form):
         run.train([(x, y)])
         with run.noise.clean():
             averages.update(run.accelerator.unwrap_model(run.model))
-        F.mse_loss(walk.carrier(x), y).backward()
+        mse_loss(walk.carrier(x), y).backward()
         walk.step()
         expected.update(walk.clean)
     for found, z in zip(averages.found(), expected.found(), strict=True):

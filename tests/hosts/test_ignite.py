@@ -5,7 +5,7 @@ import torch
 from ignite.engine import Events, create_supervised_evaluator, create_supervised_trainer
 from ignite.handlers import Checkpoint, DiskSaver, EMAHandler
 from ignite.metrics import Loss
-from torch.nn import functional as F
+from torch.nn.functional import mse_loss
 from torch.optim.swa_utils import AveragedModel
 
 from antipgd.torch import perturb
@@ -33,7 +33,7 @@ class Run:
         self.optimizer = momentum(self.model)
         self.noise = perturb(self.model, self.optimizer, **NOISE)
         self.trainer = create_supervised_trainer(
-            self.model, self.optimizer, F.mse_loss, gradient_accumulation_steps=accumulated
+            self.model, self.optimizer, mse_loss, gradient_accumulation_steps=accumulated
         )
         self.parts = {
             "model": self.model, "optimizer": self.optimizer, "trainer": self.trainer
@@ -64,26 +64,26 @@ def test_a_checkpoint_goes_on_bit_for_bit(tmp_path):
 def test_an_evaluator_sees_clean_weights():
     """After every epoch, with a metric, while the trainer waits."""
     run, losses = Run(), []
-    evaluator = create_supervised_evaluator(run.model, {"loss": Loss(F.mse_loss)})
+    evaluator = create_supervised_evaluator(run.model, {"loss": Loss(mse_loss)})
 
     @run.trainer.on(Events.EPOCH_COMPLETED)
     def evaluate(_):
         evaluator.run(DATA)
         plain = network(9)
         plain.load_state_dict(run.model.state_dict())
-        again = create_supervised_evaluator(plain, {"loss": Loss(F.mse_loss)})
+        again = create_supervised_evaluator(plain, {"loss": Loss(mse_loss)})
         losses.append((evaluator.state.metrics["loss"], again.run(DATA).metrics["loss"]))
 
     run.train(DATA, epochs=3)
     assert all(found == clean for found, clean in losses)
-    noisy = sum(F.mse_loss(run.model.train()(x), y).item() for x, y in DATA) / len(DATA)
+    noisy = sum(mse_loss(run.model.train()(x), y).item() for x, y in DATA) / len(DATA)
     assert abs(noisy - losses[-1][0]) > 1e-4
 
 
 @cell("ignite", "weights")
 def test_the_best_checkpoint_is_clean(tmp_path):
     run = Run()
-    evaluator = create_supervised_evaluator(run.model, {"loss": Loss(F.mse_loss)})
+    evaluator = create_supervised_evaluator(run.model, {"loss": Loss(mse_loss)})
     best = Checkpoint(
         {"model": run.model}, DiskSaver(tmp_path, create_dir=False), n_saved=1,
         score_function=lambda engine: -engine.state.metrics["loss"],
@@ -177,12 +177,12 @@ def test_weights_read_past_the_noise(record_property):
     layers = list(run.model)
 
     def forward(model, x):
-        hidden = F.linear(x, model.get_parameter("0.weight"), model[0].bias)
+        hidden = torch.nn.functional.linear(x, model.get_parameter("0.weight"), model[0].bias)
         for layer in layers[1:]:
             hidden = layer(hidden)
         return hidden
 
-    trainer = create_supervised_trainer(run.model, run.optimizer, F.mse_loss, model_fn=forward)
+    trainer = create_supervised_trainer(run.model, run.optimizer, mse_loss, model_fn=forward)
     before = network()
     with refused(record_property, RuntimeError, "read without noise in a training pass"):
         trainer.run(DATA)

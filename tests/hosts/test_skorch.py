@@ -10,7 +10,7 @@ from skorch import NeuralNetRegressor
 from skorch.callbacks import Callback, Checkpoint, LoadInitState, TrainEndCheckpoint
 from skorch.dataset import Dataset
 from skorch.helper import predefined_split
-from torch.nn import functional as F
+from torch.nn.functional import mse_loss
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from antipgd.torch import noise_of, perturb
@@ -100,7 +100,7 @@ def test_validation_and_prediction_are_at_the_clean_weights():
             plain = network(9)
             plain.load_state_dict(net.module_.state_dict())
             x, y = (torch.from_numpy(one) for one in dataset_valid[:])
-            losses.append((net.history[-1, "valid_loss"], F.mse_loss(plain.eval()(x), y).item()))
+            losses.append((net.history[-1, "valid_loss"], mse_loss(plain.eval()(x), y).item()))
             predictions.append((net.predict(X), plain(torch.from_numpy(X)).detach().numpy()))
 
     losses, predictions = [], []
@@ -206,7 +206,7 @@ class Scaled(torch.nn.Module):
         self.scale = torch.nn.Parameter(torch.ones(1))
 
     def forward(self, found, y):
-        return F.mse_loss(found * self.scale, y)
+        return mse_loss(found * self.scale, y)
 
 
 @cell("skorch", "bad_input")
