@@ -19,9 +19,11 @@ def attached_noises() -> list[tuple[Noise, list[Optimizer]]]:
 def noise_of(optimizer: Optimizer) -> Noise | None:
     """The noise that acts on an optimizer, None where none does.
 
-    For callbacks, which a host may call again with what has noise already.
+    For callbacks, which a host may call again with what has noise already. A wrapper, such as
+    Accelerate's, is asked about its inner optimizer.
     """
-    found = [noise for noise, each in attached_noises() if any(o is optimizer for o in each)]
+    inner = getattr(optimizer, "optimizer", optimizer)
+    found = [noise for noise, each in attached_noises() if any(o is inner for o in each)]
     return found[0] if found else None
 
 
