@@ -71,8 +71,9 @@ def trainer(folder, noise=NOISE, model=None, callbacks=(), peft_config=None, own
     model = model or llama()
     return Trainer(
         model, SFTConfig(str(folder), **settings | options), train_dataset=sentences(),
-        eval_dataset=sentences(), processing_class=tokenizer(), optimizers=(momentum(model) if own else None, None),
-        callbacks=[Noise(**noise), *callbacks], peft_config=peft_config,
+        eval_dataset=sentences(), processing_class=tokenizer(), peft_config=peft_config,
+        optimizers=(momentum(model) if own else None, None),
+        callbacks=[Noise(**noise), *callbacks],
     )  # fmt: skip
 
 
