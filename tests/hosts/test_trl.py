@@ -230,14 +230,6 @@ def test_twice(tmp_path, record_property):
         perturb(done.model, done.optimizer, SIGMA)
 
 
-@cell("trl", "bad_input")
-def test_adapters_after_the_optimizer_was_made(tmp_path, record_property):
-    """With peft_config the trainer freezes what the optimizer has and trains what it has not."""
-    config = LoraConfig(target_modules=["q_proj"], r=2)
-    done = trainer(tmp_path, noise=NOISE | {"frozen": "*base_layer.weight"}, peft_config=config)
-    done.train()
-
-
 @cell("trl", "weights")
 def test_adapters(tmp_path):
     """With the optimizer that the trainer makes; noise on the base below them, too."""
