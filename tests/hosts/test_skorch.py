@@ -225,3 +225,16 @@ def test_a_criterion_with_parameters(record_property):
     net.callbacks = [Both()]
     net.fit(X, Y)
     assert noise_of(net.optimizer_).step_count == 2 * len(DATA)
+
+
+@cell("skorch", "bad_input")
+def test_perturbed_before_fit_is_said(caplog):
+    """`fit` throws away what `initialize` made: trained without noise, and the log says why."""
+    net = regressor()
+    net.callbacks = []
+    net.initialize()
+    perturb(net.module_, net.optimizer_, **NOISE)
+    net.fit(X, Y)
+    said = [record.getMessage() for record in caplog.records if record.name == "antipgd"]
+    assert any("is gone and has made no step with it" in text for text in said)
+    check_same(net.module_, explicit(2 * DATA, sigma=0.0).clean)
