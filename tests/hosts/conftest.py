@@ -14,6 +14,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.stash[TABLE] = Table()
+    # torch.distributed.optim, on import of its own parts; ignite does
+    config.addinivalue_line("filterwarnings", "ignore:.torch.jit.interface:DeprecationWarning")
 
 
 TABLE = pytest.StashKey[Table]()

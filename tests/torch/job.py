@@ -13,19 +13,28 @@ import torch.distributed as dist
 ROOT = Path(__file__).parent
 
 
-def torchrun(script, ranks, folder, *scenarios):
-    """Run scenarios of a script on gloo ranks, one after the other."""
+def launched(script, ranks, folder, *scenarios):
+    """A job of gloo ranks that runs scenarios of a script, when it has ended."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
         "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths),
     }  # fmt: skip
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    result = subprocess.run(
+    return subprocess.run(
         [*command, f"--nproc-per-node={ranks}", str(script), ",".join(scenarios), str(folder)],
         env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
+
+
+def check_done(result, ranks, *scenarios):
+    """The job has gone through these scenarios."""
     for scenario in scenarios:
         assert f"{scenario} on {ranks} ranks: done" in result.stdout, result.stderr[-20000:]
+
+
+def torchrun(script, ranks, folder, *scenarios):
+    """Run scenarios of a script on gloo ranks, one after the other."""
+    check_done(launched(script, ranks, folder, *scenarios), ranks, *scenarios)
 
 
 def run(scenarios):

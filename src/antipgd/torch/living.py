@@ -16,6 +16,17 @@ def attached_noises() -> list[tuple[Noise, list[Optimizer]]]:
     return [(noise, optimizers) for noise, optimizers in found if optimizers is not None]
 
 
+def noise_of(optimizer: Optimizer) -> Noise | None:
+    """The noise that acts on an optimizer, None where none does.
+
+    For callbacks, which a host may call again with what has noise already. A wrapper, such as
+    Accelerate's, is asked about its inner optimizer.
+    """
+    inner = getattr(optimizer, "optimizer", optimizer)
+    found = [noise for noise, each in attached_noises() if any(o is inner for o in each)]
+    return found[0] if found else None
+
+
 @contextmanager
 def without_noise_in_passes(tensors: Iterable[Tensor]) -> Iterator[None]:
     """A block in which models that have any of these parameters read them as they are."""

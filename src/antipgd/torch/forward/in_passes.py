@@ -20,7 +20,9 @@ from antipgd.torch.clock import elements_by_sigma
 from antipgd.torch.drawing import name_of_draw
 from antipgd.torch.forward.auditing import Audit
 from antipgd.torch.forward.calls import in_backward
+from antipgd.torch.forward.listening import Listening
 from antipgd.torch.forward.passes import Passes, Seat
+from antipgd.torch.forward.refusals import check_owned
 from antipgd.torch.forward.rounding import check_rounding
 from antipgd.torch.forward.slots import Slots, install, refuse_mixed, slots_of
 from antipgd.torch.handle import Noise, log
@@ -59,6 +61,7 @@ class InPasses(Noise):
         self._waits = False  # for the end of a backward pass in which a step was made
         self._planned: list[float] = []  # σ of the draw that a step under way leads to
         self._places: list[tuple[Slots, str, Seat]] = []
+        self._listening = Listening()
         passes.on_begin = self._pass_begins
 
     # Setting up
@@ -80,6 +83,7 @@ class InPasses(Noise):
         """Act from here on."""
         super().hook(alone)
         self._seat()
+        self._removers += [self._listening.of(optimizer) for optimizer in self.optimizers]
 
     def _step_hooks(self, optimizer: Optimizer) -> list[Any]:
         unseen: Any = torch.compiler.disable
@@ -148,6 +152,7 @@ class InPasses(Noise):
             return False
         self._backward_ended()  # one that failed after a step was made in it
         self._follow_moved()
+        self._listening.pass_begins(self._seats)
         return True
 
     def _follow_moved(self) -> None:
@@ -185,6 +190,8 @@ class InPasses(Noise):
         self.roll.refresh(self.together, self.seed)
         super()._relist()
         if self.attached and self.members is not self._seated:
+            if self.model is not None:  # a library may have put others in the optimizer's list
+                check_owned(self.model, self.optimizers)
             self._seat()
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
@@ -206,6 +213,7 @@ class InPasses(Noise):
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Find all that could go wrong before the optimizer moves the weights."""
+        self._listening.step_begins()
         if self._waits and in_backward():
             return  # one of many steps in this backward pass, of which the first has looked
         if not is_inner_step(optimizer):
@@ -240,6 +248,7 @@ class InPasses(Noise):
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Count the step, once for several optimizers that step one after the other."""
+        self._listening.step_ends()
         if is_inner_step(optimizer):
             return
         if not (self.paused or rests(optimizer) or was_skipped(optimizer)):

@@ -23,6 +23,12 @@ def check_model(model: object) -> None:
         raise TypeError(f"perturb needs a torch.nn.Module; got {type(model).__name__}")
     for name, module in model.named_modules():
         _check_module(name or "the model", module)
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "ds_id"):
+            raise TypeError(
+                f"parameter {name!r} is partitioned by DeepSpeed's ZeRO-3, which has its elements "
+                f"elsewhere; use ZeRO stage 0, or fully_shard (FSDP2)"
+            )
 
 
 def _check_module(name: str, module: Module) -> None:
@@ -99,14 +105,26 @@ def check_owned(model: Module, optimizers: Sequence[Optimizer]) -> None:
                 if id(parameter) not in names:
                     raise ValueError(
                         f"optimizer {number} has a parameter of shape {tuple(parameter.shape)} "
-                        f"that is not in the model; give perturb the module that reads it too, "
-                        f"such as torch.nn.ModuleList([model, loss])"
+                        f"that is not in the model; {_way_out(model)}"
                     )
                 if seen.setdefault(id(parameter), number) != number:
                     raise ValueError(
                         f"optimizers {seen[id(parameter)]} and {number} both have "
                         f"{names[id(parameter)]!r}"
                     )
+
+
+def _way_out(model: Module) -> str:
+    """What to do about an optimizer that has parameters of its own."""
+    if any(hasattr(p, "_hp_mapping") or hasattr(p, "ds_id") for p in model.parameters()):
+        return (
+            "DeepSpeed's ZeRO has put flattened ones in the place of the model's: use ZeRO stage "
+            "0, or fully_shard (FSDP2)"
+        )
+    return (
+        "give perturb the optimizer that was made for this very model, or the module that reads it "
+        "too, such as torch.nn.ModuleList([model, loss])"
+    )
 
 
 def check_readable(name: str, parameter: Tensor) -> None:

@@ -1,0 +1,81 @@
+"""Whether the optimizers that a noise listens to are those that train the model.
+
+Libraries make optimizers and models anew (skorch's `fit` does both). Then the noise would stand
+still: no draw would change any more, or no pass would read one. Knows passes and steps, not draws.
+"""
+
+import logging
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+
+from torch.optim import Optimizer
+
+from antipgd.torch.forward.passes import Seat
+
+UNHEARD = 3
+"""Changes of the weights between passes, one after the other, that come from no step we hear of."""
+
+log = logging.getLogger("antipgd")
+
+
+class Listening:
+    """Steps that were heard, beside changes of the weights."""
+
+    def __init__(self) -> None:
+        self._heard: list[bool] = []  # [True] once a step was; outlives the noise
+        self._since = False  # a step since the last pass began
+        self._inside = False  # of a step, whose closures make passes
+        self._version: int | None = None
+        self._unheard = 0
+
+    def of(self, optimizer: Optimizer) -> Callable[[], None]:
+        """Say so if this optimizer is deleted before it has made a step; returns what ends it."""
+        end = weakref.finalize(optimizer, _say_unused, self._heard)
+        end.atexit = False
+
+        def leave() -> None:
+            end.detach()
+
+        return leave
+
+    def step_begins(self) -> None:
+        """An optimizer of ours steps."""
+        if not self._heard:
+            self._heard.append(True)
+        self._since = self._inside = True
+
+    def step_ends(self) -> None:
+        """It has done so."""
+        self._inside = False
+
+    def pass_begins(self, seats: Sequence[Seat]) -> None:
+        """Warn, once, if the weights have changed again and again and nobody we hear has stepped.
+
+        Not of FSDP2's, whose parameters are gathered: their own version does not say.
+        """
+        if not seats or seats[0].gathered or self._unheard > UNHEARD:
+            return
+        version = seats[0].parameter._version
+        changed, self._version = version != self._version and self._version is not None, version
+        if self._since or self._inside:
+            self._unheard = 0
+        elif changed:
+            self._unheard += 1
+        self._since = False
+        if self._unheard == UNHEARD:
+            self._unheard += 1
+            warnings.warn(
+                f"the weights have changed {UNHEARD} times between passes, but the optimizer that "
+                f"this noise was given has made no step: its draw stands still. Was the optimizer "
+                f"made anew after perturb? stop() the noise and perturb with the new one",
+                stacklevel=2,
+            )
+
+
+def _say_unused(heard: list[bool]) -> None:
+    if not heard:
+        log.warning(
+            "the optimizer of this noise is gone and has made no step with it: were model or "
+            "optimizer made anew after perturb? perturb those that are trained"
+        )

@@ -1,0 +1,190 @@
+"""What libraries do to model and optimizer: followed, refused or said, never silent."""
+
+import gc
+import logging
+
+import pytest
+import torch
+
+from antipgd.torch import attach, noise_of, perturb
+from job import batch, make_model, sgd
+
+WORDS = "has made no step: its draw stands still"
+
+
+def train(model, optimizer, steps=1):
+    x, y = batch()
+    for _ in range(steps):
+        model.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+
+
+class TestNoiseOf:
+    def test_the_noise_that_acts(self):
+        model, other = make_model(), make_model()
+        optimizer, theirs = sgd(model), sgd(other)
+        assert noise_of(optimizer) is None
+        noise = perturb(model, optimizer, 0.1)
+        added = attach(theirs, 0.1)
+        assert noise_of(optimizer) is noise
+        assert noise_of(theirs) is added
+        noise.stop()
+        assert noise_of(optimizer) is None
+        assert noise_of(theirs) is added
+
+    def test_one_of_several(self):
+        model = make_model()
+        named = list(model.named_parameters())
+        each = [torch.optim.SGD(part, lr=0.1) for part in (named[:2], named[2:])]
+        noise = perturb(model, each, 0.1)
+        assert [noise_of(one) for one in each] == [noise, noise]
+
+    def test_a_wrapper_is_asked_about_its_inner_one(self):
+        class Wrapper:
+            def __init__(self, inner):
+                self.optimizer = inner
+
+        model = make_model()
+        optimizer = sgd(model)
+        noise = perturb(model, Wrapper(optimizer), 0.1)
+        assert noise_of(Wrapper(optimizer)) is noise
+
+
+class TestAnOptimizerMadeAnew:
+    def test_beside_the_old_one_is_warned_of_once(self):
+        model = make_model()
+        optimizer = sgd(model)
+        noise = perturb(model, optimizer, 0.1)
+        train(model, optimizer, 3)
+        other = sgd(model)
+        with pytest.warns(UserWarning, match=WORDS):
+            train(model, other, 4)
+        train(model, other, 9)  # warnings are errors here
+        noise.stop()
+
+    def test_three_changes_not_two(self):
+        model = make_model()
+        optimizer = sgd(model)
+        perturb(model, optimizer, 0.1)
+        other = sgd(model)
+        for _ in range(5):
+            train(model, optimizer)
+            train(model, other, 2)
+        with pytest.warns(UserWarning, match=WORDS):
+            train(model, other, 3)
+
+    @pytest.mark.parametrize("kind", ["accumulation", "paused", "resting", "lbfgs", "loaded"])
+    def test_nothing_is_said_where_all_is_well(self, kind):
+        model = make_model()
+        optimizer = torch.optim.LBFGS(model.parameters()) if kind == "lbfgs" else sgd(model)
+        noise = perturb(model, optimizer, 0.01)
+        x, y = batch()
+
+        def closure():
+            model.zero_grad()
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            return loss
+
+        if kind == "paused":
+            noise.pause()
+        if kind == "resting":
+            optimizer.param_groups[0]["lr"] = 0.0
+        before = {name: w.clone() for name, w in model.state_dict().items()}
+        for _ in range(5):
+            if kind == "accumulation":
+                for _ in range(5):
+                    closure()
+            if kind == "loaded":
+                model.load_state_dict(before)
+            optimizer.step(closure) if kind == "lbfgs" else train(model, optimizer)
+
+    def test_in_its_place_before_a_step(self, caplog):
+        """skorch's fit makes both anew: nothing would tell, but that the first one is gone."""
+        model = make_model()
+        optimizer = sgd(model)
+        perturb(model, optimizer, 0.1)
+        del model, optimizer
+        gc.collect()
+        assert "is gone and has made no step with it" in caplog.text
+
+    @pytest.mark.parametrize("how", ["stepped", "stopped", "kept"])
+    def test_nothing_is_said_of_one_that_was_used(self, how, caplog):
+        caplog.set_level(logging.WARNING)
+        model = make_model()
+        optimizer = sgd(model)
+        noise = perturb(model, optimizer, 0.1)
+        if how == "stepped":
+            train(model, optimizer)
+        if how == "stopped":
+            noise.stop()
+        kept = optimizer if how == "kept" else None
+        del model, optimizer
+        gc.collect()
+        assert "has made no step with it" not in caplog.text
+        del kept
+
+
+class TestFlattened:
+    """As DeepSpeed's ZeRO does, with stand-ins: stage 3 in the model, 1 and 2 in the optimizer."""
+
+    def test_partitioned_parameters(self):
+        model = make_model()
+        model[0].weight.ds_id = 0
+        with pytest.raises(TypeError, match=r"'0.weight' is partitioned by DeepSpeed's ZeRO-3"):
+            perturb(model, sgd(model), 0.1)
+
+    @pytest.mark.parametrize(("linked", "words"), [(True, "DeepSpeed's ZeRO has"), (False, "give")])
+    def test_before_perturb(self, linked, words):
+        model = make_model()
+        optimizer = self.flattened(model, sgd(model), linked)
+        with pytest.raises(
+            ValueError, match=rf"of shape \(\d+,\) that is not in the model; {words}"
+        ):
+            perturb(model, optimizer, 0.1)
+
+    def test_after_perturb_is_refused_before_the_weights_move(self):
+        model = make_model()
+        optimizer = sgd(model)
+        noise = perturb(model, optimizer, 0.1)
+        self.flattened(model, optimizer, True)
+        flat = optimizer.param_groups[0]["params"][0]
+        before = flat.detach().clone()
+        flat.grad = torch.ones_like(flat)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="that is not in the model; DeepSpeed's ZeRO has"):
+                train(model, optimizer)
+            assert torch.equal(flat, before)
+        with pytest.raises(ValueError, match="that is not in the model"):
+            optimizer.state_dict()
+        assert noise.step_count == 0
+        noise.stop()
+
+    @staticmethod
+    def flattened(model, optimizer, linked):
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        optimizer.param_groups[0].pop("param_names")
+        optimizer.param_groups[0]["params"] = [torch.nn.Parameter(flat)]
+        for parameter in model.parameters() if linked else ():
+            parameter._hp_mapping = None
+        return optimizer
+
+
+def test_parameters_that_model_and_optimizer_get_together_are_followed():
+    """As Accelerate does when it shards: others in both, under the old names."""
+    trained = []
+    for swapped in (False, True):
+        model = make_model()
+        optimizer = sgd(model)
+        noise = perturb(model, optimizer, 0.1, seed=3)
+        if swapped:
+            for module in model:
+                for name, parameter in list(module.named_parameters()):
+                    setattr(module, name, torch.nn.Parameter(parameter.detach().clone()))
+            optimizer.param_groups[0]["params"] = list(model.parameters())
+        train(model, optimizer, 5)
+        assert noise.step_count == 5
+        trained.append(model)
+    for p, q in zip(*(model.parameters() for model in trained), strict=True):
+        assert torch.equal(p, q)
