@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from antipgd.torch.forward.forming import NARROW, WIDE
 from antipgd.torch.parts import is_sharded
+from antipgd.torch.stepping import refuse_unheard
 
 _OLD_NORMS = {
     "WeightNorm": "torch.nn.utils.weight_norm",
@@ -59,6 +60,7 @@ def check_optimizers(given: object) -> list[Optimizer]:
             raise TypeError(
                 f"perturb needs a torch.optim.Optimizer or several; got {type(optimizer).__name__}"
             )
+        refuse_unheard(optimizer)
         if not _has_hooks(optimizer):
             raise TypeError(
                 f"{type(optimizer).__name__} does not call Optimizer.__init__, so nobody can hear "
@@ -77,7 +79,7 @@ def _unwrapped(given: object) -> list:
         return [one for inner in given.values() for one in _unwrapped(inner)]
     if isinstance(given, Iterable) and not isinstance(given, Optimizer | str):
         return [one for inner in given for one in _unwrapped(inner)]
-    inner = getattr(given, "optimizer", None)
+    inner = getattr(given, "optimizer", getattr(given, "base", None))
     if inner is not None and not _has_hooks(given):
         return _unwrapped(inner)  # a wrapper, such as Accelerate's, whose inner one makes the steps
     return [given]
