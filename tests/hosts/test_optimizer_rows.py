@@ -14,6 +14,13 @@ from optimizer_rigs import SEED, SIGMA, rows
 BATCH = torch.randn(9, 6, generator=torch.Generator().manual_seed(3))
 
 
+@pytest.fixture(autouse=True)
+def not_compiled():
+    """torchao compiles its steps, a minute for these; test_perturbed_optimizers tries them so."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
 def begin(build, seed=SEED, sigma=SIGMA):
     rig = build()
     return rig, perturb(rig.model, rig.given, sigma, seed=seed)

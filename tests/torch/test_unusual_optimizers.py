@@ -225,3 +225,24 @@ def test_steps_that_nobody_hears_of_are_refused(form):
         FORMS[form](model, optimizer, SIGMA)
     assert not optimizer._optimizer_step_post_hooks
     assert type(model[0]._parameters) is dict
+
+
+class HasSigma(torch.optim.SGD):
+    """Its own setting has the name that the noise has for its σ in a param group."""
+
+    def __init__(self, params, lr, sigma=1.0):
+        super().__init__(params, lr=lr)
+        self.defaults["sigma"] = sigma
+        for group in self.param_groups:
+            group.setdefault("sigma", sigma)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_setting_of_the_optimizer_is_not_the_sigma_of_the_noise(form):
+    model = make_model()
+    optimizer = HasSigma(model.parameters(), lr=1e-300, sigma=-1.0)
+    noise = FORMS[form](model, optimizer, SIGMA, seed=SEED)
+    step(model, optimizer)
+    w = np.concatenate([noise.injected(p).numpy().reshape(-1) for p in model.parameters()])
+    np.testing.assert_allclose(w, SIGMA * draw_for(model)(1), rtol=1e-6)
+    assert optimizer.param_groups[0]["sigma"] == -1.0
