@@ -48,7 +48,10 @@ class Rig:
 
     def train_explicitly(self, n, parts=1):
         """The same in the explicit z-form, of a model without noise."""
-        self.explicit_gradients(n, parts)
+        self.backward_explicitly(n, partial(perturbed_gradients, parts=parts))
+
+    def backward_explicitly(self, n, gradients):
+        explicit_gradients(self.model, n, SIGMA, SEED, gradients)
         for optimizer in self.optimizers:
             optimizer.step()
 
@@ -83,8 +86,8 @@ class InBackward(Rig):
     def train(self, n, parts=1):
         one_backward(self.model, n, parts)
 
-    def explicit_gradients(self, n, parts=1):
-        explicit_gradients(self.model, n, SIGMA, SEED, partial(one_backward, parts=parts))
+    def train_explicitly(self, n, parts=1):
+        self.backward_explicitly(n, partial(one_backward, parts=parts))
 
 
 def one_backward(model, n, parts):

@@ -21,7 +21,8 @@ _OLD_NORMS = {
 def check_model(model: object) -> None:
     """Refuse what is no module, and modules that read their weights where nobody can see it."""
     if not isinstance(model, Module):
-        raise TypeError(f"perturb needs a torch.nn.Module; got {type(model).__name__}")
+        several = "; of several make torch.nn.ModuleList(…)" if isinstance(model, list) else ""
+        raise TypeError(f"perturb needs a torch.nn.Module; got {type(model).__name__}{several}")
     for name, module in model.named_modules():
         _check_module(name or "the model", module)
 
