@@ -81,7 +81,13 @@ def test_noise_on_weights_that_torchao_has_quantised(config, record_property):
 @cell("bitsandbytes", "bad_input")
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(bitsandbytes.nn.Linear4bit, {}), (bitsandbytes.nn.Linear8bitLt, {"has_fp16_weights": False})],
+    [
+        (bitsandbytes.nn.Linear4bit, {}),
+        (bitsandbytes.nn.Linear8bitLt, {"has_fp16_weights": False}),
+        (bitsandbytes.nn.Linear8bitLt, {"has_fp16_weights": True}),  # its codes hang on the weight
+    ],
 )
 def test_noise_on_weights_that_bitsandbytes_has_quantised(kind, settings, record_property):
-    refuse(in_bitsandbytes(kind, **settings), "'0.weight' is torch.u?int8", record_property)
+    refuse(
+        in_bitsandbytes(kind, **settings), "a tensor of its own kind; exclude it", record_property
+    )

@@ -125,8 +125,10 @@ def check_readable(name: str, parameter: Tensor) -> None:
         raise TypeError(
             f"parameter {name!r} is flattened (FSDP1, DeepSpeed): its elements are lost"
         )
-    if not is_sharded(parameter) and type(parameter.data) is not Tensor:
-        kind = type(parameter.data).__name__
+    kinds = (type(parameter), type(parameter.data))
+    own = [kind for kind in kinds if kind.__module__.startswith("bitsandbytes.")]
+    if own or (not is_sharded(parameter) and kinds[1] is not Tensor):
+        kind = (own or kinds[1:])[0].__name__
         raise TypeError(f"parameter {name!r} is a {kind}, a tensor of its own kind; exclude it")
     if not isinstance(parameter, Parameter | torch.Tensor) or parameter.dtype not in WIDE + NARROW:
         accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in WIDE + NARROW)
