@@ -15,20 +15,22 @@ def make(dtype):
     return nn.Sequential(*layers, nn.Linear(64, 1)).to(dtype)
 
 
-def _backward(model, n):
+def loss_of(model, n, part=0, parts=1):
+    """Of step n's batch, or of one of the micro-batches that it comes in."""
     generator = torch.Generator().manual_seed(100 + n % 5)
-    x = torch.randn(20, 6, generator=generator, dtype=torch.float64)
-    model.zero_grad()
+    x = torch.randn(20, 6, generator=generator, dtype=torch.float64).chunk(parts)[part]
     dtype = next(model.parameters()).dtype
-    (model(x.to(dtype)) - x[:, :1].sin().to(dtype)).square().mean().backward()
+    return (model(x.to(dtype)) - x[:, :1].sin().to(dtype)).square().mean() / parts
 
 
-def perturbed_gradients(model, n):
+def perturbed_gradients(model, n, parts=1):
     """What the training loop does."""
-    _backward(model, n)
+    model.zero_grad()
+    for part in range(parts):
+        loss_of(model, n, part, parts).backward()
 
 
-def explicit_gradients(model, n, sigma, seed):
+def explicit_gradients(model, n, sigma, seed, gradients=perturbed_gradients):
     """Gradients of a copy that holds z + σ ξ_n, rounded to nearest, as those of the model."""
     noisy = copy.deepcopy(model)
     with torch.no_grad():
@@ -36,6 +38,6 @@ def explicit_gradients(model, n, sigma, seed):
             if n >= 1:
                 xi = torch.from_numpy(draws(seed, name, n, 0, w.numel())).reshape(w.shape)
                 w.copy_((w.float() + xi * torch.tensor(sigma)).to(w.dtype))
-    _backward(noisy, n)
+    gradients(noisy, n)
     for z, w in zip(model.parameters(), noisy.parameters(), strict=True):
         z.grad = w.grad

@@ -53,7 +53,12 @@ HOSTS = {
     "equinox": Host("equinox", "equinox"),
     "orbax": Host("Orbax", "orbax-checkpoint"),
 }
-EXPLAINED: dict[tuple[str, str], str] = {}
+_SAVES_ALONE = "Orbax only saves and restores"
+EXPLAINED: dict[tuple[str, str], str] = {
+    ("orbax", "evaluation"): _SAVES_ALONE,
+    ("orbax", "accumulation"): _SAVES_ALONE,
+    ("orbax", "averages"): _SAVES_ALONE,
+}
 """Why a cell has no test: what the host does not have, or why it cannot be installed."""
 
 

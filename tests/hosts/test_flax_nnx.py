@@ -9,6 +9,7 @@ from flax import nnx
 
 from antipgd.noise import draws
 from antipgd.optax import add_correlated_noise, clean_params, perturb, perturbed
+from matrix import cell
 
 SIGMA, SEED, STEPS = 0.05, 3, 20
 X = jax.random.normal(jax.random.key(0), (16, 2))
@@ -81,6 +82,7 @@ def furthest(a, b):
     return max(float(jnp.abs(x - y).max()) for x, y in pairs)
 
 
+@cell("nnx", "weights")
 @pytest.mark.parametrize("jitted", [False, True])
 def test_the_forward_form_is_the_z_form(jitted):
     base = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.05, 0.9))
@@ -92,6 +94,7 @@ def test_the_forward_form_is_the_z_form(jitted):
     assert float(jnp.abs(model.norm.mean[...]).max()) > 0
 
 
+@cell("nnx", "weights", form="weights")
 @pytest.mark.parametrize("jitted", [False, True])
 def test_the_w_form_is_that_of_bare_arrays(jitted):
     tx = optax.chain(optax.sgd(0.05), add_correlated_noise(SIGMA, seed=SEED))
@@ -122,6 +125,7 @@ def test_a_mask_made_of_variables():
     assert optimizer.opt_state.settings.names == ("first.kernel", "last.kernel")
 
 
+@cell("nnx", "resume")
 def test_split_and_merged_it_goes_on():
     tx = optax.chain(optax.adam(0.01), perturb(SIGMA))
     model, optimizer = train(tx, forward_step, 3)

@@ -469,3 +469,20 @@ def test_values_of_the_same_noise_go_on():
     saved = jax.tree.leaves(perturb(1.0, seed=1).init(W))
     right = jax.tree.unflatten(jax.tree.structure(perturb(1.0, seed=1).init(W)), saved)
     assert equal(perturbed(W, right), W)
+
+
+def test_the_same_draws_twice_are_refused_and_others_add_up():
+    params = start()
+    one, other = perturb(SIGMA, seed=SEED), perturb(SIGMA, seed=SEED + 1)
+    states = []
+    for tx in (optax.chain(one, one), optax.chain(one, other), one, other):
+        state = tx.init(params)
+        states.append(tx.update(params, state, params)[1])
+    with pytest.raises(ValueError, match=r"seed=3 is there twice for 'a', with the same draws"):
+        perturbed(params, states[0])
+    expected = perturbed(perturbed(params, states[2]), states[3])
+    assert equal(perturbed(params, states[1]), expected)
+    halves = [{"a": True, "b": [False, False]}, {"a": False, "b": [True, True]}]
+    apart = optax.chain(*(perturb(SIGMA, seed=SEED, mask=half) for half in halves))
+    state = apart.update(params, apart.init(params), params)[1]
+    assert equal(perturbed(params, state), perturbed(params, states[2]))

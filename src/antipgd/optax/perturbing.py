@@ -81,7 +81,8 @@ def perturbed(params: Any, state: Any) -> Any:
     """w = z + ξ_n: where the gradient of the next step is taken. The params z stay as they are.
 
     `state` is the whole state of the optimizer, or any part of it that holds the state of
-    `perturb`, which may be there more than once. A pure function, with dw/dz = 1.
+    `perturb`, which may be there more than once, with other seeds or leaves. A pure function, with
+    dw/dz = 1.
     """
     found = find(state)
     if not found:
@@ -95,5 +96,21 @@ def perturbed(params: Any, state: Any) -> Any:
                 "this is a state of add_correlated_noise, whose params carry their noise already; "
                 "take the gradient at the params, or use perturb in its place"
             )
+    _refuse_repeated(found)
+    for ours in found:
         params = add_carried(params, ours, 1.0)
     return params
+
+
+def _refuse_repeated(found: list[CorrelatedNoiseState]) -> None:
+    """Refuse the same draws twice on one leaf: they would add up to twice the noise."""
+    seen: set[tuple[int, str]] = set()
+    for ours in found:
+        own = {(ours.settings.seed, name) for name in ours.settings.names}
+        if own & seen:
+            seed, name = min(own & seen)
+            raise ValueError(
+                f"perturb with seed={seed} is there twice for {name!r}, with the same draws: the "
+                f"noise would be twice as large; take one away, or give it another seed"
+            )
+        seen |= own

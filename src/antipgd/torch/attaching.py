@@ -18,6 +18,7 @@ from antipgd.torch.in_weights import InWeights
 from antipgd.torch.members import Exclude
 from antipgd.torch.membership import Membership
 from antipgd.torch.settings import Settings
+from antipgd.torch.stepping import refuse_unheard
 
 
 def attach(
@@ -86,6 +87,7 @@ def _check_optimizer(given: object, optimizer: object) -> None:
     """Refuse what is no optimizer, or one whose weights the noise would not come out of again."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"attach needs a torch.optim.Optimizer; got {type(optimizer).__name__}")
+    refuse_unheard(optimizer)
     refuse_unfit(given, optimizer)
 
 

@@ -22,6 +22,7 @@ from antipgd.torch.living import attached_noises, carried_by_abandoned, stop_aba
 from antipgd.torch.parts import agree, is_distributed
 from antipgd.torch.record import LAST_STEP, Record
 from antipgd.torch.settings import Settings
+from antipgd.torch.sigma import sigma_of
 from antipgd.torch.stepping import has_stepped
 
 log = logging.getLogger("antipgd")
@@ -44,7 +45,7 @@ def checked_settings(
     whole("hold", drawing.hold, 1, LAST_STEP)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            check_sigma(group.get("sigma", sigma), "sigma of a param group")
+            check_sigma(sigma_of(group, optimizer, sigma), "sigma of a param group")
     if not (schedule is None or schedule == "lr" or callable(schedule)):
         raise ValueError(f"schedule must be a function of the step or 'lr'; got {schedule!r}")
     return Settings(

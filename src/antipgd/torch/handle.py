@@ -186,7 +186,15 @@ class Noise:
 
     def _look_again(self) -> None:
         """Find what has changed since the last step, before it is saved."""
+        self._catch_up()
         self._relist()
+
+    def _catch_up(self) -> None:
+        """Take over what a class that runs no hooks (those of bitsandbytes) has loaded."""
+        for optimizer in self.together.if_there or []:
+            if saved.is_loaded(optimizer):
+                self._before_load(optimizer, {"param_groups": optimizer.param_groups, "state": {}})
+                self._load(optimizer)
 
     def _relist(self) -> None:
         """Take in what the optimizers list now."""

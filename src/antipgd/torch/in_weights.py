@@ -29,7 +29,13 @@ from antipgd.torch.record import Record
 from antipgd.torch.rounding import Rounding
 from antipgd.torch.settings import Settings
 from antipgd.torch.sigma import by_group
-from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
+from antipgd.torch.stepping import (
+    hear_steps,
+    is_inner_step,
+    refuse_capture,
+    rests,
+    was_skipped,
+)
 from antipgd.torch.watching import Watch
 
 
@@ -61,11 +67,7 @@ class InWeights(Noise):
         self._by_group: list[float] = []  # σ of these
 
     def _step_hooks(self, optimizer: Optimizer) -> list[Any]:
-        unseen: Any = torch.compiler.disable  # imports torch's compiler, so not before it is needed
-        return [
-            optimizer.register_step_pre_hook(unseen(self._before_step)),
-            optimizer.register_step_post_hook(unseen(self._after_step)),
-        ]
+        return hear_steps(optimizer, self._before_step, self._after_step)
 
     def foresee(self, sigmas: Sequence[float]) -> None:
         """Warn where rounding is going to move the clean weights. Every rank takes part."""
@@ -188,6 +190,7 @@ class InWeights(Noise):
 
     def _check_weights(self, thorough: bool = False) -> None:
         """Refuse weights that were replaced since the noise last left them."""
+        self._catch_up()
         if self._watch.is_changed(thorough) and not is_inner_step(self.optimizer):
             self._watch.judge(self._newest)
         if thorough:

@@ -85,6 +85,14 @@ def is_expected(optimizer: Grouped) -> bool:
     return any(group.get(KEY) == EXPECTED for group in optimizer.param_groups)
 
 
+def is_loaded(optimizer: Grouped) -> bool:
+    """Whether records stand where marks should: a class that runs no hooks has loaded them."""
+    return bool(optimizer.param_groups) and all(
+        isinstance(mark := group.get(KEY), str) and type(mark) is not Live and mark != EXPECTED
+        for group in optimizer.param_groups
+    )
+
+
 def read_groups(groups: Sequence[Mapping[str, Any]]) -> list[Record]:
     """The records of all param groups, [] where none has any."""
     there = [KEY in group and not _is_expectation(group[KEY]) for group in groups]

@@ -6,23 +6,33 @@ Knows the optimizer's groups, not when draws are made.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch.optim import Optimizer
+
 from antipgd.noise.injection import check_sigma
 from antipgd.noise.schedules import Schedule, factor
 from antipgd.noise.taps import Taps
 from antipgd.torch.members import ALWAYS_FITS, Member, check_fits_type
-from antipgd.torch.together import Grouped
+from antipgd.torch.together import Together
+
+
+def sigma_of(group: Mapping[str, Any], owner: Optimizer, sigma: float) -> float:
+    """A param group's own σ, or else `sigma`.
+
+    Where the optimizer has a setting of that name (FriendlySAM does), it is not of the noise.
+    """
+    return sigma if "sigma" in owner.defaults else group.get("sigma", sigma)
 
 
 def next_sigmas(
     members: Sequence[Member],
-    optimizer: Grouped,
+    optimizers: Together,
     sigma: float,
     schedule: Schedule | str | None,
     step: int,
     taps: Taps,
 ) -> list[float]:
     """σ of each member's draw at `step`; 0 while it is frozen."""
-    group_sigmas = _GroupSigmas(optimizer, sigma, schedule, step)
+    group_sigmas = _GroupSigmas(optimizers, sigma, schedule, step)
     found = [  # at every step of every tensor, so quickly
         group_sigmas[m.group, m.first_lr, m.even_frozen] * m.scale
         if m.parameter.requires_grad or m.even_frozen
@@ -37,13 +47,13 @@ def next_sigmas(
 
 def by_group(
     kinds: Sequence[tuple[int, float | None, bool]],
-    optimizer: Grouped,
+    optimizers: Together,
     sigma: float,
     schedule: Schedule | str | None,
     step: int,
 ) -> list[float]:
     """σ before scaling of each kind of member: its group, first learning rate, even_frozen."""
-    found = _GroupSigmas(optimizer, sigma, schedule, step)
+    found = _GroupSigmas(optimizers, sigma, schedule, step)
     return [found[kind] for kind in kinds]
 
 
@@ -54,19 +64,19 @@ class _GroupSigmas(dict[tuple[int, float | None, bool], float]):
     """
 
     def __init__(
-        self, optimizer: Grouped, sigma: float, schedule: Schedule | str | None, step: int
+        self, optimizers: Together, sigma: float, schedule: Schedule | str | None, step: int
     ) -> None:
-        self._asked = optimizer.param_groups, sigma, schedule, step
+        self._asked = optimizers, sigma, schedule, step
 
     def __missing__(self, key: tuple[int, float | None, bool]) -> float:
         """Asked once for the tensors of a group, of which there may be a thousand."""
-        groups, sigma, schedule, step = self._asked
-        group = groups[key[0]]
+        optimizers, sigma, schedule, step = self._asked
+        group = optimizers.param_groups[key[0]]
         if isinstance(schedule, str):
             times = _relative_rate(key[1], group)
         else:
             times = factor(schedule, step)
-        own = sigma if key[2] else group.get("sigma", sigma)
+        own = sigma if key[2] else sigma_of(group, optimizers.owners[key[0]], sigma)
         self[key] = check_sigma(own) * times
         return self[key]
 

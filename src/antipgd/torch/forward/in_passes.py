@@ -32,7 +32,13 @@ from antipgd.torch.parts import Gathered, gathered_parameters, local_part
 from antipgd.torch.recalibration import recalibrated
 from antipgd.torch.record import Record
 from antipgd.torch.settings import Settings
-from antipgd.torch.stepping import is_inner_step, refuse_capture, rests, was_skipped
+from antipgd.torch.stepping import (
+    hear_steps,
+    is_inner_step,
+    refuse_capture,
+    rests,
+    was_skipped,
+)
 
 
 class InPasses(Noise):
@@ -86,11 +92,7 @@ class InPasses(Noise):
         self._removers += [self._listening.of(optimizer) for optimizer in self.optimizers]
 
     def _step_hooks(self, optimizer: Optimizer) -> list[Any]:
-        unseen: Any = torch.compiler.disable
-        return [
-            optimizer.register_step_pre_hook(unseen(self._before_step)),
-            optimizer.register_step_post_hook(unseen(self._after_step)),
-        ]
+        return hear_steps(optimizer, self._before_step, self._after_step)
 
     def _seat(self) -> None:
         """Give every member its seat, and stand behind every module of the model."""
@@ -151,6 +153,7 @@ class InPasses(Noise):
             self.stop()
             return False
         self._backward_ended()  # one that failed after a step was made in it
+        self._catch_up()
         self._follow_moved()
         self._listening.pass_begins(self._seats)
         return True
@@ -216,6 +219,7 @@ class InPasses(Noise):
         self._listening.step_begins()
         if self._waits and in_backward():
             return  # one of many steps in this backward pass, of which the first has looked
+        self._catch_up()
         if not is_inner_step(optimizer):
             self._passes.settle()
         if self._passes.audit is not None:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from antipgd.torch.forward.forming import NARROW, WIDE
 from antipgd.torch.parts import is_sharded
+from antipgd.torch.stepping import refuse_unheard
 
 _OLD_NORMS = {
     "WeightNorm": "torch.nn.utils.weight_norm",
@@ -20,7 +21,8 @@ _OLD_NORMS = {
 def check_model(model: object) -> None:
     """Refuse what is no module, and modules that read their weights where nobody can see it."""
     if not isinstance(model, Module):
-        raise TypeError(f"perturb needs a torch.nn.Module; got {type(model).__name__}")
+        several = "; of several make torch.nn.ModuleList(…)" if isinstance(model, list) else ""
+        raise TypeError(f"perturb needs a torch.nn.Module; got {type(model).__name__}{several}")
     for name, module in model.named_modules():
         _check_module(name or "the model", module)
     for name, parameter in model.named_parameters():
@@ -65,6 +67,7 @@ def check_optimizers(given: object) -> list[Optimizer]:
             raise TypeError(
                 f"perturb needs a torch.optim.Optimizer or several; got {type(optimizer).__name__}"
             )
+        refuse_unheard(optimizer)
         if not _has_hooks(optimizer):
             raise TypeError(
                 f"{type(optimizer).__name__} does not call Optimizer.__init__, so nobody can hear "
@@ -83,7 +86,7 @@ def _unwrapped(given: object) -> list:
         return [one for inner in given.values() for one in _unwrapped(inner)]
     if isinstance(given, Iterable) and not isinstance(given, Optimizer | str):
         return [one for inner in given for one in _unwrapped(inner)]
-    inner = getattr(given, "optimizer", None)
+    inner = getattr(given, "optimizer", getattr(given, "base", None))
     if inner is not None and not _has_hooks(given):
         return _unwrapped(inner)  # a wrapper, such as Accelerate's, whose inner one makes the steps
     return [given]
@@ -140,8 +143,10 @@ def check_readable(name: str, parameter: Tensor) -> None:
         raise TypeError(
             f"parameter {name!r} is flattened (FSDP1, DeepSpeed): its elements are lost"
         )
-    if not is_sharded(parameter) and type(parameter.data) is not Tensor:
-        kind = type(parameter.data).__name__
+    kinds = (type(parameter), type(parameter.data))
+    own = [kind for kind in kinds if kind.__module__.startswith("bitsandbytes.")]
+    if own or (not is_sharded(parameter) and kinds[1] is not Tensor):
+        kind = (own or kinds[1:])[0].__name__
         raise TypeError(f"parameter {name!r} is a {kind}, a tensor of its own kind; exclude it")
     if not isinstance(parameter, Parameter | torch.Tensor) or parameter.dtype not in WIDE + NARROW:
         accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in WIDE + NARROW)
