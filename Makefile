@@ -112,7 +112,7 @@ $(HOSTS)/ready: pyproject.toml constraints.txt
 	test -x $(HOSTS)/bin/python || $(PYTHON) -m venv $(HOSTS)
 	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable '.[torch,cpu,optax]' --group test --group hosts
+	  --constraint constraints.txt --editable '.[torch,cpu,optax,flatness]' --group test --group hosts
 	touch $@
 
 test-hosts: $(HOSTS)/ready

@@ -43,6 +43,11 @@ def test_options_are_those_of_a_training(options, settings, tmp_path):
         ("gd --ema 2", "ema must be a finite number >= 0 and < 1; got 2.0"),
         ("gd --augment crop", "unknown augment 'crop'"),
         ("two_point", "method 'two_point' needs sigma > 0"),
+        ("gd --sigma 0.1", "--sigma changes nothing with --method gd --optimizer sgd: leave it"),
+        ("gd --form forward", "--form changes nothing with --method gd"),
+        ("sam --sigma 0.1 --relative", "--relative changes nothing with --method sam"),
+        ("sam --sigma 0.1 --noisy no_norms", "--noisy changes nothing with --method sam"),
+        ("gd --momentum 0.5 --optimizer adamw", "--momentum changes nothing with --method gd"),
     ],
 )
 def test_refusals_come_before_anything_is_written(options, message, tmp_path, capsys):

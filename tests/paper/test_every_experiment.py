@@ -123,15 +123,12 @@ CASES = [(name, kind) for name in EXPERIMENTS for kind in list(FITS)[: 4 if is_s
 def test_claims_and_figure_of_any_records(name, kind):
     results, half_diverged = results_of(name, kind), kind == "half-diverged"
     longer = {record.run.seed for record in results.records if getattr(record.run, "extends", 0)}
-    if is_scaled(name) and name != "is_it_flatness":  # which ends where it ends
+    if is_scaled(name):
         assert longer == {"at-a-minimum": set(), "one-went-on": {1}}.get(kind, {0, 1})
     claims = load(name).claims(results)
     missed = {claim.id for claim in claims if claim.verdict == NOT_AT_MINIMUM}
     if is_scaled(name):
-        assert bool(missed) == (
-            kind
-            in ("finite", "half-diverged", *(["one-went-on"] if name == "is_it_flatness" else []))
-        )
+        assert bool(missed) == (kind in ("finite", "half-diverged"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert rendered(load(name).plot(results), "png").startswith(b"\x89PNG")

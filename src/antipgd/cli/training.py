@@ -1,6 +1,7 @@
 """`antipgd train`: one network of one's own, every field of a training an option."""
 
 import argparse
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -85,18 +86,50 @@ def add_commands(commands: Any) -> None:
 
 
 def _spec(options: argparse.Namespace) -> Any:
-    from antipgd.paper.networks.spec import make_training
-
     if options.measure_every < 1:
         raise ValueError(f"--measure-every must be at least 1; got {options.measure_every}")
     names = [name.replace("-", "_") for name in (*_NUMBERS, *_WORDS)]
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if "taps" in given:
         given["taps"] = _taps(given["taps"])
+    if options.relative:
+        given["relative"] = True
+    spec = _training(options, given)
+    for name in sorted(_NOT_ALWAYS & given.keys()):
+        if given[name] != _defaults()[name] and not _matters(name, options, given, spec):
+            raise ValueError(
+                f"--{name.replace('_', '-')} changes nothing with --method {options.method} "
+                f"--optimizer {options.optimizer}: leave it out"
+            )
+    return spec
+
+
+def _matters(name: str, options: argparse.Namespace, given: dict[str, Any], spec: Any) -> bool:
+    """Whether the training would be another, or none, without this option."""
+    try:
+        return _training(options, {k: v for k, v in given.items() if k != name}) != spec
+    except (ValueError, TypeError):
+        return True
+
+
+# What some methods or optimizers have no use for.
+_NOT_ALWAYS = {"sigma", "law", "noise_start", "noisy", "form", "relative", "momentum"}
+
+
+def _defaults() -> dict[str, Any]:
+    from antipgd.paper.networks.spec import make_training
+
+    parameters = inspect.signature(make_training).parameters
+    return {name: parameter.default for name, parameter in parameters.items()}
+
+
+def _training(options: argparse.Namespace, given: dict[str, Any]) -> Any:
+    from antipgd.paper.networks.spec import make_training
+
     return make_training(
         options.data, options.model, options.method, batch=options.batch, epochs=options.epochs,
-        seed=options.seed, optimizer=options.optimizer, relative=options.relative,
-        validation=options.validation, channels_last=not options.contiguous, bf16=options.bf16,
+        seed=options.seed, optimizer=options.optimizer, validation=options.validation,
+        channels_last=not options.contiguous, bf16=options.bf16,
         measure=range(0, options.epochs + 1, options.measure_every), **given,
     )  # fmt: skip
 

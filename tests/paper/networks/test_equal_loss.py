@@ -1,4 +1,4 @@
-"""Trainings that are ended at one loss: where they end, what is measured, how they are tuned."""
+"""Arms at one training loss: where trainings end, what is measured, how they are compared."""
 
 import math
 from dataclasses import replace
@@ -13,15 +13,16 @@ from antipgd.paper.networks.cost import image_passes
 from antipgd.paper.networks.equal_loss import (
     CONTEST,
     GRIDS,
-    LOSS,
     SMOKE,
     TUNED,
     arm_of,
+    at_equal_loss,
     ended,
     following,
+    nearest,
     settled,
 )
-from antipgd.paper.networks.minima import accuracy_at_minimum, at_minimum, better, flatter
+from antipgd.paper.networks.minima import accuracy_at_minimum, better, flatter
 from antipgd.paper.networks.spec import MEASURES, make_training, trace_at
 from antipgd.paper.networks.train import train
 from antipgd.paper.record import Record
@@ -67,9 +68,7 @@ def test_the_average_ends_a_training_by_its_own_loss_and_is_traced_there_alone()
     assert traced(stopped) == [(end, "ema")]
     assert arms.value(stopped, "train_loss") == averaged[end]
     assert arms.value(stopped, "trace") > 0
-    assert arms.value(whole, "train_loss") == at_w[run.epochs]  # by default not the average
-    assert at_minimum(stopped)
-    assert not at_minimum(whole)
+    assert arms.value(whole, "train_loss") == averaged[run.epochs] != at_w[run.epochs]
 
 
 @pytest.mark.parametrize("method", ["gd", "anti"])
@@ -86,7 +85,6 @@ def test_traces_are_measured_at_the_clean_weights_where_a_training_ends(method):
     assert arms.value(stopped, "train_loss") == found[8]
     missed = train(replace(run, stop_at_loss=0.0, **TRACED))
     assert traced(missed) == [(16, "w")]  # the last epoch is where it ends
-    assert not at_minimum(missed)
     every = train(replace(run, **TRACED))
     assert len(traced(every)) == 17  # as it always was
 
@@ -97,35 +95,24 @@ def test_an_untrained_network_does_not_end_however_large_the_loss():
     assert arms.last_epoch(record) == 1
 
 
-def test_equal_loss_does_not_ask_that_every_image_is_right():
-    points = [row(4, "w", train_loss=0.0099, train_accuracy=0.99)]
-    run = spec(stop_at_loss=0.01, measure=(4,))
-    one = Record(run, "ok", None, None, tuple(points), {}, None, None)
-    assert at_minimum(one)
-    assert not at_minimum(replace(one, run=replace(run, stop_at_loss=None)))
-    above = row(4, "w", train_loss=0.0101, train_accuracy=1.0)
-    assert not at_minimum(replace(one, points=(above,)))
-    assert not at_minimum(replace(one, status="diverged", diverged_at=3))
-
-
-def test_the_place_of_the_average_is_judged_where_it_ended_the_training():
-    points = (row(4, "w", train_loss=0.001, test_accuracy=0.9, trace=1.0),
-              row(4, "ema", train_loss=0.009, test_accuracy=0.5, trace=8.0))  # fmt: skip
-    run = spec(ema=0.9, stop_at_loss=0.01)
+def test_what_is_judged_of_an_average_is_the_average():
+    right = {"train_accuracy": 1.0}
+    points = (row(4, "w", train_loss=0.001, test_accuracy=0.9, trace=1.0, **right),
+              row(4, "ema", train_loss=0.009, test_accuracy=0.5, trace=8.0, **right))  # fmt: skip
+    run = spec(ema=0.9)
     average = [Record(replace(run, seed=s), "ok", None, None, points, {}, None, None)
                for s in range(3)]  # fmt: skip
     plain = [replace(one, run=replace(one.run, ema=0.0), points=points[:1]) for one in average]
     words = ("a.b", "it is so", "§1", "here")
     assert better(*words, (average, None), (plain, None)).value == pytest.approx(-40)
     assert flatter(*words, "trace", (average, None), (plain, None)).value == pytest.approx(8)
-    late = [replace(one, points=(points[0], row(4, "ema", train_loss=0.02, test_accuracy=0.5)))
-            for one in average]  # fmt: skip
+    missed = row(4, "ema", train_loss=0.02, test_accuracy=0.5, **right)
+    late = [replace(one, points=(points[0], missed)) for one in average]
     claim = better(*words, (plain, None), (late, None))
     assert claim.verdict == "not at a minimum"
     assert "gd averaged in 3 of 3 seeds (training loss 0.02)" in claim.tested
     assert arms.cleanest(average[0]) == {4: "ema"}
-    never = replace(average[0], run=replace(run, stop_at_loss=None, ema=0.9))
-    assert arms.cleanest(never) == {4: "w"}
+    assert arms.cleanest(plain[0]) == {4: "w"}
 
 
 def test_a_trace_at_the_end_is_paid_for_once():
@@ -146,12 +133,12 @@ def test_the_age_of_an_average_comes_back_as_it_was_given(value):
     assert math.fsum(k * share for k, share in enumerate(shares)) == pytest.approx(value, rel=1e-3)
 
 
-def test_every_arm_is_ended_at_the_loss_and_measured_every_second_epoch():
-    every = tuple(range(2, 351, 2))
+def test_every_arm_has_the_schedule_and_is_measured_all_along():
+    every = (*range(2, 101, 2), *range(110, 351, 10))
     for run in CHOSEN.judged():
         arm = arm_of(run)
         noisy = arm in ("anti", "two_point", "trace_penalty")
-        assert run.stop_at_loss == LOSS == 0.01
+        assert run.stop_at_loss == 0
         assert (run.epochs, run.lr, run.batch, run.images) == (350, 0.05, 36, 250)
         assert run.measure == every
         assert run.noise_stop == (250 if noisy else None)
@@ -173,7 +160,7 @@ def test_tuning_has_as_many_values_seeds_and_images_for_every_arm():
             assert {arm_of(run) for run in found} == {arm}
             assert {getattr(run, TUNED[arm]) for run in found} == set(contest.grids[arm])
             assert all(run.held_out and run.seed >= TUNING_SEED for run in found)
-            assert all(run.stop_at_loss == LOSS and not run.flatness_images for run in found)
+            assert not any(run.flatness_images or run.stop_at_loss is not None for run in found)
             assert {run.held_out for run in found} == {contest.cell.held_out}
             counts.add(len(found))
         assert len(counts) == 1
@@ -181,6 +168,12 @@ def test_tuning_has_as_many_values_seeds_and_images_for_every_arm():
         ratios = [b / a for a, b in pairwise(grid)]
         assert ratios == pytest.approx([ratios[0]] * 2)  # by one factor
     assert (GRIDS["gd"], GRIDS["anti"]) == (RATES, SIGMAS)
+
+
+def test_tuning_of_gd_and_anti_pgd_is_that_of_the_map():
+    cell = replace(CONTEST.cell, chosen={"gd": 0.05})
+    for arm in ("gd", "anti"):
+        assert CHOSEN.tuning(arm) == cell.tuning(arm)
 
 
 class Made:
@@ -249,3 +242,67 @@ def test_what_comes_next_follows_from_what_is_there():
         assert not any(one.run.tuned_on for one in there)
     with pytest.raises(MissingRunsError):
         settled(CONTEST, Known(records[1:]))
+
+
+# At equal loss
+
+
+def trained(losses, accuracies, arm="gd", status="ok", seed=0):
+    """A record with these, every second epoch."""
+    points = tuple(
+        row(2 * at, "w", train_loss=loss, test_accuracy=accuracy, train_accuracy=1.0)
+        for at, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True))
+    )
+    run = replace(CHOSEN.training(arm, seed), measure=tuple(2 * at for at in range(len(losses))))
+    diverged = 2 * len(losses) if status == "diverged" else None
+    return Record(run, status, diverged, None, points, {}, None, None)
+
+
+def test_the_one_with_the_smaller_last_loss_is_taken_where_it_had_the_larger():
+    gd = trained([2.3, 0.1, 0.01, 0.001], [0.1, 0.6, 0.7, 0.5])
+    anti = trained([2.3, 0.5, 0.1, 0.011], [0.1, 0.3, 0.7, 0.9])
+    found = at_equal_loss([anti], [gd])
+    assert found.epochs == [(6, 4)]
+    assert found.points == pytest.approx([20])  # 40 at their ends
+    assert found.ratio == pytest.approx(1.1)
+    back = at_equal_loss([gd], [anti])
+    assert (back.epochs, back.points) == ([(4, 6)], pytest.approx([-20]))
+    both = at_equal_loss([anti, gd], [gd, gd])
+    assert both.points == pytest.approx([20, 0])
+    assert both.epochs[1] == (6, 6)
+
+
+def test_nearest_is_by_ratio_and_never_the_beginning():
+    one = trained([0.01, 1.0, 0.02, 0.004], [0.1] * 4)
+    assert nearest(one, 0.01) == 4  # half of it is further than its double; epoch 0 does not count
+    assert nearest(one, 0.008) == 6
+    assert nearest(one, 50.0) == 2
+
+
+def test_what_diverged_is_compared_at_its_end_and_gives_no_ratio():
+    gone = trained([2.3, 5.0], [0.1, 0.2], status="diverged")
+    gd = trained([2.3, 0.1, 0.01], [0.1, 0.6, 0.7])
+    found = at_equal_loss([gd], [gone])
+    assert found.epochs == [(4, 2)]
+    assert found.points == pytest.approx([50])
+    empty = replace(gone, points=(), diverged_at=1)
+    assert at_equal_loss([gd], [empty]).ratio == math.inf
+
+
+def test_a_seed_of_which_one_misses_goes_on_in_all_arms():
+    made, records = Made(MIDDLES), []
+    while runs := following(CONTEST, records):
+        if any(run.extends for run in runs):
+            break
+        records += made(runs)
+        missed = records[-1]
+        if not missed.run.tuned_on:
+            points = tuple((*one[:2], 0.5, *one[3:]) for one in missed.points)
+            records[-1] = replace(missed, points=points)
+    assert [(arm_of(run), run.seed, run.epochs) for run in runs] == [
+        (arm, 11, 400) for arm in TUNED
+    ]
+    records += made(runs)
+    assert following(CONTEST, records) == []
+    assert {one.run.epochs for there in ended(CONTEST, records).values()
+            for one in there if one.run.seed == 11} == {400}  # fmt: skip

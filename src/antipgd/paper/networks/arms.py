@@ -2,7 +2,7 @@
 
 An arm is a method with a batch; SGD has a small and a middle one. BatchNorm's statistics are those
 estimated anew at the weights measured, wherever the network has any. "Cleanest" is z while there is
-noise that can be taken out, and w otherwise; the average of a training that is ended by it.
+noise that can be taken out, and w otherwise; the average of a training that has one.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def arm(
 
 def cleanest(record: Record) -> dict[int, str]:
     """The place to measure at by epoch, statistics estimated anew where there are any."""
-    order = ("ema",) if record.run.ends_by_average else ("w", "w_bn", "z", "z_bn")
+    order = ("ema",) if record.run.averaged else ("w", "w_bn", "z", "z_bn")
     found: dict[int, str] = {}
     for epoch, place, *_ in record.points:
         if place in order and order.index(place) >= order.index(found.get(epoch, order[0])):

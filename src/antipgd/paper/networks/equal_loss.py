@@ -1,17 +1,23 @@
-"""Arms that are all ended at one training loss: noise beside its rivals, in one cell of the map.
+"""Arms that are compared at one training loss: noise beside its rivals, in one cell of the map.
 
-GD ended there is early stopping; GD with weight decay, and the moving average of its weights, are
-what else is said to make the difference; two-point smoothing and the penalty on the trace are what
-the noise is said to be. Each arm is tuned with as many values and seeds, at the place at which it
-is judged: the first measured epoch whose training loss is low enough. Sizes, grids and seeds are
-here, before anything was trained; what comes next is a function of the records there are.
+GD with weight decay, and the moving average of its weights, are what else is said to make the
+difference; two-point smoothing and the penalty on the trace are what the noise is said to be. All
+are trained to the end of the cell's schedule, where they must be at a minimum, each tuned there
+with as many values and seeds. Two of them are compared at the larger of their two last training
+losses: the other is taken where it had that loss, as early stopping would have left it. Sizes,
+grids and seeds are here, before anything was trained; what comes next is a function of the records
+there are.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from antipgd.paper.methods import TRAINABLE
+from antipgd.paper.networks.arms import Values, cleanest, last_epoch, value
 from antipgd.paper.networks.cells import (
     CELLS,
     RATES,
@@ -21,12 +27,12 @@ from antipgd.paper.networks.cells import (
     Known,
     MissingRunsError,
 )
-from antipgd.paper.networks.minima import accuracy_at_minimum
+from antipgd.paper.networks.minima import accuracy_at_minimum, extensions
+from antipgd.paper.networks.scales import EXTENSION
 from antipgd.paper.networks.spec import Training
 from antipgd.paper.networks.tuning import Search
 from antipgd.paper.record import Record
 
-LOSS = 0.01
 TUNED = {
     "gd": "lr", "anti": "sigma", "two_point": "sigma", "trace_penalty": "sigma",
     "decay": "weight_decay", "ema": "ema_age",
@@ -36,16 +42,15 @@ GRIDS = {
     "decay": (0.0002, 0.001, 0.005), "ema": (6.0, 30.0, 150.0),
 }  # fmt: skip
 FLATNESS = {"trace_images": 100, "trace_probes": 32, "flatness_images": 250}
+CLOSE = 1.25  # losses with a larger ratio are not equal
+DENSE, EVERY, LATER = 100, 2, 10  # measured every second epoch until then, and every tenth after
 
 
 @dataclass(frozen=True)
 class Contest:
-    """The arms in a cell of the map, whose sizes and seeds they take. They are measured every few
-    epochs, and end at the first with that loss."""
+    """The arms in a cell of the map, whose schedule, sizes and seeds they take."""
 
     cell: Cell
-    every: int = 2
-    loss: float = LOSS
     grids: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: GRIDS)
     chosen: Mapping[str, float] = field(default_factory=dict)
 
@@ -58,18 +63,18 @@ class Contest:
         """The training of an arm, with the value chosen for it unless told another."""
         settings = {**self.cell.base, **self.cell.changes}
         method = "gd" if arm in ("decay", "ema") else arm
-        noisy = TRAINABLE[method].has_sigma
-        stop, end = int(settings["noise_stop"]), int(settings["epochs"])
         own = _setting(arm, self.chosen[arm] if value is None else value)
-        if noisy:
-            own["noise_stop"] = stop
+        if TRAINABLE[method].has_sigma:
+            own["noise_stop"] = int(settings["noise_stop"])
         changes = {"lr": self.chosen.get("gd"), **own, **more}
-        measure = range(self.every, end + 1, self.every)
-        return self.cell.training(method, seed, measure=measure, stop_at_loss=self.loss, **changes)
+        return self.cell.training(method, seed, **changes)
 
     def judged(self) -> list[Training]:
-        """What is compared: every arm on test images, its flatness measured where it ends."""
-        return [self.training(arm, seed, **FLATNESS)
+        """What is compared: every arm on test images, its flatness measured at the end."""
+        end = int({**self.cell.base, **self.cell.changes}["epochs"])
+        early = range(EVERY, min(DENSE, end) + 1, EVERY)
+        measure = (*early, *range(DENSE + LATER, end + 1, LATER))
+        return [self.training(arm, seed, measure=measure, stop_at_loss=0.0, **FLATNESS)
                 for arm in TUNED for seed in range(self.cell.seeds)]  # fmt: skip
 
     def tuning(self, arm: str) -> list[Training]:
@@ -100,23 +105,64 @@ def settled(contest: Contest, known: Known) -> Contest:
 
 
 def following(contest: Contest, records: Iterable[Record]) -> list[Training]:
-    """What comes next: grids, longer grids, what is judged; nothing when all of it is there."""
+    """What comes next: grids, longer grids, what is judged, and epochs more where that is not at a
+    minimum; nothing when all of it is there."""
     known = Known(records)
     try:
-        known(settled(contest, known).judged())
+        known(extensions(known(settled(contest, known).judged())))
     except MissingRunsError as missing:
         return missing.runs
     return []
 
 
-def ended(contest: Contest, records: Iterable[Record]) -> dict[str, list[Record]]:
-    """What is compared, by arm, seeds ascending; nothing if some of it is missing."""
-    known = Known(records)
+def ended(contest: Contest, records: Sequence[Record]) -> dict[str, list[Record]]:
+    """What is compared, by arm, seeds ascending, extended where it was; nothing if some of it is
+    missing."""
+    known, names = Known(records), {record.run.name: record for record in records}
     try:
-        found = known(settled(contest, known).judged())
+        main = known(settled(contest, known).judged())
     except MissingRunsError:
         return {}
+    found = [names.get(one.run.extended(EXTENSION).name, one) for one in main]
     return {arm: [one for one in found if arm_of(one.run) == arm] for arm in TUNED}
+
+
+@dataclass(frozen=True)
+class Equal:
+    """Two arms at equal training losses, by seed: the epochs at which they had them, the largest
+    ratio of these losses, and the difference of the test accuracies in points."""
+
+    epochs: list[tuple[int, int]]
+    ratio: float
+    points: Values
+
+
+def at_equal_loss(ours: Sequence[Record], theirs: Sequence[Record]) -> Equal:
+    """Both at the larger of their last training losses; where one diverged, at their ends."""
+    pairs = [*zip(ours, theirs, strict=True)]
+    epochs = [_where_equal(*pair) for pair in pairs]
+    losses, accuracies = (
+        [[value(*one) for one in zip(pair, [measure] * 2, when, strict=True)]
+         for pair, when in zip(pairs, epochs, strict=True)]
+        for measure in ("train_loss", "test_accuracy")
+    )  # fmt: skip
+    ratios = [max(pair) / min(pair) for pair in losses if max(pair) < math.inf]
+    points = [100 * (first - second) for first, second in accuracies]
+    return Equal(epochs, max(ratios, default=math.inf), np.array(points))
+
+
+def _where_equal(ours: Record, theirs: Record) -> tuple[int, int]:
+    loss = max(value(ours, "train_loss"), value(theirs, "train_loss"))
+    if math.isinf(loss):
+        return last_epoch(ours), last_epoch(theirs)
+    return nearest(ours, loss), nearest(theirs, loss)
+
+
+def nearest(record: Record, loss: float) -> int:
+    """The measured epoch with the training loss next to this one, by their ratio; the last of
+    equals."""
+    found = {epoch: value(record, "train_loss", epoch) for epoch in cleanest(record) if epoch}
+    return min(found, key=lambda epoch: (abs(math.log(found[epoch] / loss)), -epoch))
 
 
 CONTEST = Contest(CELLS[0])

@@ -168,7 +168,7 @@ class Evaluator:
         spec = self._spec
         if spec.stop_at_loss is None:
             return True
-        if average != spec.ends_by_average:
+        if average != spec.averaged:
             return False
         return epoch == spec.epochs or (epoch > 0 and loss <= spec.stop_at_loss)
 

@@ -7,8 +7,7 @@ that of an output of zero. The weights judged are z while there is noise, or tho
 epochs; w under noise is no minimum. If one arm of a seed misses, all arms of that seed go on for
 the same number of noise-free epochs. If a seed of an arm still misses, comparisons with that arm
 are not at a minimum: neither do they hold nor fail, their values are shown, and no seed is left
-out. A training that is ended at a training loss (`stop_at_loss`) is compared at that loss, whether
-or not every image is right there.
+out.
 """
 
 from collections.abc import Sequence
@@ -40,8 +39,6 @@ Place = tuple[Sequence[Record], int | None]
 def at_minimum(record: Record, epoch: int | None = None) -> bool:
     """Whether the cleanest weights of an epoch, by default the last, are at a minimum."""
     loss = value(record, "train_loss", epoch)
-    if record.run.stop_at_loss is not None:
-        return loss <= record.run.stop_at_loss
     if record.run.loss == "squared":
         return loss <= SQUARED * loss_at_zero("squared", 10)
     return loss <= CROSS_ENTROPY and value(record, "train_accuracy", epoch) == 1.0
@@ -76,7 +73,7 @@ def _missing(*places: Place) -> str:
 
 def _who(run: Training) -> str:
     """A method, and what else tells its arm from others."""
-    if run.ends_by_average:
+    if run.averaged:
         return f"{run.method} averaged"
     return f"{run.method} with weight decay" if run.weight_decay else run.method
 

@@ -141,9 +141,9 @@ class Training:
     # When things happen
 
     @property
-    def ends_by_average(self) -> bool:
-        """Whether it is the loss of the averaged weights that ends it."""
-        return self.stop_at_loss is not None and self.ema > 0
+    def averaged(self) -> bool:
+        """Whether it is the average of the weights that is judged, and that ends it."""
+        return self.ema > 0
 
     def stops_at(self, points: Iterable[Point], epoch: int) -> bool:
         """Whether it ends after this epoch, of which these are the points: the loss is reached."""
@@ -151,7 +151,7 @@ class Training:
             return False
         rows = [row for row in points
                 if row[0] == epoch and row[1] != "running"
-                and (row[1] == "ema") == self.ends_by_average]  # fmt: skip
+                and (row[1] == "ema") == self.averaged]  # fmt: skip
         return bool(rows) and rows[-1][2 + MEASURES.index("train_loss")] <= self.stop_at_loss
 
     def noise_acts(self, epoch: int) -> bool:
@@ -282,7 +282,8 @@ def make_training(
     - `stop_at_loss`: the training ends after the first measured epoch whose training loss is at
       most this, on all images (then used at every measured epoch), at the cleanest weights with
       statistics of their own, or at their average if there is one (`ema`); the running mean would
-      be late, and noisy. Traces are then measured where it ends, and nowhere else.
+      be late, and noisy. Traces are then measured where it ends, and nowhere else. With 0 it goes
+      on to its last epoch.
     - `schedule` and `warmup` epochs of the learning rate, as `rates` has them; `augment`: none,
       flip, or flip_crop, as `augmenting` has them.
     - `optimizer`: sgd or adamw. `channels_last`, `bf16` (autocast): how it is computed. A machine
