@@ -21,8 +21,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import antipgd
 from antipgd.flatness import find_sigma, trace_at_equal_loss
 
-EPOCHS = int(os.environ.get("EPOCHS", "200"))
-SEEDS, BATCH, LR, MOMENTUM, PATIENCE, RUNS = 3, 30, 0.05, 0.9, 50, Path("runs")
+EPOCHS, SEEDS = int(os.environ.get("EPOCHS", "200")), int(os.environ.get("SEEDS", "3"))
+BATCH, LR, MOMENTUM, PATIENCE, RUNS = 30, 0.05, 0.9, 50, Path("runs")
 pixels, digits = map(torch.tensor, load_digits(return_X_y=True))
 parts = torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split([300, 300, 1197])
 training, validation, test = [(pixels[part].float() / 16, digits[part]) for part in parts]

@@ -1,7 +1,7 @@
-"""FSDP2 on two processes: shard, make the optimizer, perturb; checkpoints; one clean file to export.
+"""FSDP2 on two processes, with checkpoints and one clean file to export.
 
-Each rank makes the noise of the part of a weight that it holds, and all of it is bit for bit what one
-process would read. Kill it and run it again: it goes on from its last whole checkpoint.
+Shard, make the optimizer, perturb: each rank makes the noise of the part of a weight that it holds,
+bit for bit what one process would read. Kill it, run it again: it goes on from its last checkpoint.
 
     pip install '.[torch]' scikit-learn
     torchrun --nproc_per_node=2 examples/fsdp2.py      # half a minute on the CPU
@@ -34,7 +34,9 @@ images, labels = pixels.float() / 16, digits
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
 
 
 def main() -> None:
