@@ -65,5 +65,6 @@ for sigma in (0.0, 0.1):
     measured = loss(adapted, 5)
     merged = adapted.merge_and_unload()
     print(f"relative sigma {sigma} on the base: loss {measured:.4f}, merged {loss(merged, 5):.4f}")
+base.save_pretrained("base")
 merged.save_pretrained("merged")
 print("one seed decides nothing; the weights in the folder `merged` are clean")
