@@ -34,9 +34,9 @@ def test_lightning(tmp_path):
     printed = run("lightning_classifier", tmp_path, EPOCHS="40")
     (sigma,) = re.findall(r"^sigma (\S+) \[", printed, re.M)
     assert 0.01 < float(sigma) < 1
-    assert re.findall(r"^Reading\(step (\d+), sigma (\S+),", printed, re.M) == [
-        (step, sigma) for step in ("100", "200", "300")
-    ]
+    readings = re.findall(r"^Reading\(step (\d+), sigma (\S+),", printed, re.M)
+    noisy = [(step, sigma) for step in ("100", "200", "300")]
+    assert readings == [*noisy, ("400", "0")]  # the last sixth is without noise
     pixels, digits = map(torch.tensor, load_digits(return_X_y=True))
     test = torch.randperm(1797, generator=torch.Generator().manual_seed(0))[600:]
     for name in ("plain", "noise"):
