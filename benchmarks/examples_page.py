@@ -60,13 +60,23 @@ def _pinned(packages: set[str]) -> list[str]:
     return [hosts.get(package, package) for package in sorted(packages)]
 
 
+def _wheel(folder: Path, pip: Sequence[str | Path]) -> Path:
+    """Built of a copy, since setuptools takes up what earlier builds have left in a clone."""
+    clone, left = folder / "clone", shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", clone / "src", ignore=left)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, clone)
+    subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", folder, clone], check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 def environment(folder: Path, paths: Sequence[Path]) -> Path:
     """The `bin` of a new environment with a wheel of this clone and what the examples need."""
     extras, packages = installed(paths)
     venv.create(folder / "venv", with_pip=True)
     pip = [folder / "venv" / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", folder, ROOT], check=True)
-    (wheel,) = folder.glob("*.whl")
+    wheel = _wheel(folder, pip)
     subprocess.run(
         [*pip, "install", "-q", "-c", ROOT / "constraints.txt",
          f"{wheel}[{','.join(sorted(extras))}]", *_pinned(packages)],
