@@ -46,8 +46,6 @@ class Classifier(pl.LightningModule):
     def validation_step(self, batch: list[torch.Tensor], index: int) -> None:
         self.log("accuracy", (self(batch[0]).argmax(1) == batch[1]).float().mean())
 
-    test_step = validation_step
-
     def configure_optimizers(self) -> dict:
         optimizer = torch.optim.SGD(self.parameters(), LR, MOMENTUM)
         rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
@@ -63,11 +61,13 @@ def fit(name: str, *callbacks: pl.Callback) -> None:
         callbacks=[*callbacks, EMAWeightAveraging(decay=0.95), best, stop],
         enable_model_summary=False,
     )  # fmt: skip
-    model = Classifier()
-    trainer.fit(model, DataLoader(training, BATCH, shuffle=True), DataLoader(validation, 300))
-    (score,) = trainer.test(model, DataLoader(test, 1197), ckpt_path="best", verbose=False)
-    flat = trace_at_equal_loss(model.eval(), [tuple(training.tensors)], loss=0.1)
-    print(f"{name}: test accuracy {score['accuracy']:.1%}, trace at equal loss {flat}", flush=True)
+    loaders = DataLoader(training, BATCH, shuffle=True), DataLoader(validation, 300)
+    trainer.fit(Classifier(), *loaders)
+    # Not trainer.test(ckpt_path="best"), which takes the weights before averaging from the file.
+    model = Classifier.load_from_checkpoint(best.best_model_path).eval()
+    score = (model(test.tensors[0]).argmax(1) == test.tensors[1]).double().mean()
+    flat = trace_at_equal_loss(model, [training.tensors], loss=0.1)
+    print(f"{name}: test accuracy {score:.1%}, trace at equal loss {flat}", flush=True)
 
 
 finder = SigmaFinder([training.tensors], lr=LR, momentum=MOMENTUM)
