@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help paper proofs test test-slow test-hosts test-versions lint bench bench-flatness clocks finder agreement battery house clean
+.PHONY: help paper proofs test test-slow test-hosts test-versions lint bench bench-flatness clocks finder agreement battery examples house clean
 
 help:
 	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
@@ -29,6 +29,8 @@ help:
 	@echo "make clocks     which clock an optimizer has; writes benchmarks/clocks.json (15 minutes)"
 	@echo "make agreement  how NumPy, numba, torch, JAX and Triton agree, in numbers"
 	@echo "make battery    dieharder on the words of the stream (an hour or more)"
+	@echo "make examples   run the examples from a wheel, in a new environment outside of the clone;"
+	@echo "                writes docs/examples.md (some minutes)"
 	@echo "make house      how the tree is built: lines, sizes, lists written twice; with"
 	@echo "                BEFORE=REV beside that commit"
 	@echo "make lint       ruff, mypy and import-linter only"
@@ -131,6 +133,10 @@ battery: $(VENV)/ready
 
 agreement: $(VENV)/ready
 	$(BIN)/python benchmarks/agreement.py
+
+# As a stranger runs them: nothing of the clone or of .venv is used but the wheel.
+examples:
+	$(PYTHON) benchmarks/examples_page.py
 
 # Reads text only: any Python as new as the code will do.
 house:

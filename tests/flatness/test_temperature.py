@@ -8,7 +8,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from antipgd.flatness import NotDeterministicError, at, hessian_trace, trace_at_equal_loss
+from antipgd.flatness import (
+    NotDeterministicError,
+    UnreachableLossError,
+    at,
+    hessian_trace,
+    trace_at_equal_loss,
+)
 
 CLASSES = 3
 
@@ -241,7 +247,7 @@ def test_wrong_examples_are_counted():
     data = images()
     model = train(network(), 300, data)
     spoilt = wrong_labels(data, 4)
-    with pytest.raises(ValueError, match="4 of 45 examples are classified wrongly") as refused:
+    with pytest.raises(UnreachableLossError, match="4 of 45 examples are classified") as refused:
         trace_at_equal_loss(model, spoilt)
     words = str(refused.value).split("the least is ")[1].split(";")[0].split(" at temperature ")
     least, best = map(float, words)

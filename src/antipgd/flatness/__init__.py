@@ -36,7 +36,11 @@ from antipgd.flatness.objective import NotDeterministicError
 from antipgd.flatness.place import Place, at
 from antipgd.flatness.samples import ToleranceWarning
 from antipgd.flatness.sharpness import Sharpness
-from antipgd.flatness.temperature import TraceAtEqualLoss, trace_at_equal_loss
+from antipgd.flatness.temperature import (
+    TraceAtEqualLoss,
+    UnreachableLossError,
+    trace_at_equal_loss,
+)
 from antipgd.flatness.trace import Trace, difference
 
 __all__ = [
@@ -57,6 +61,7 @@ __all__ = [
     "TooFewStepsWarning",
     "Trace",
     "TraceAtEqualLoss",
+    "UnreachableLossError",
     "at",
     "difference",
     "effective_sharpness",
