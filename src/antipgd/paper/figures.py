@@ -229,8 +229,8 @@ def _draw_column(axes: Axes, column: Column) -> None:
     axes.axvline(column.level, color=THEORY, linestyle=":", linewidth=1.2)
     for row, mark in enumerate(column.marks):
         if isinstance(mark, str):
-            place = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 7}
-            axes.text(0.02, row, mark, color="#8a8a8a", **place)
+            beside = axes.get_yaxis_transform()
+            axes.text(0.02, row, mark, transform=beside, va="center", fontsize=7, color="#8a8a8a")
             continue
         value, low, high, colour = mark
         axes.plot([low, high], [row, row], color=colour, linewidth=1.4)

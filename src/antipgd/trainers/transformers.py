@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from antipgd.extras import needed_by
 
 with needed_by("antipgd.trainers.transformers", "transformers"):
-    import accelerate as _accelerate  # noqa: F401
     from transformers import Trainer, TrainerCallback
 
 from antipgd.checks import whole
