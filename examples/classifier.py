@@ -3,13 +3,12 @@
 Learning-rate schedule, average of the weights (EMA), early stopping that keeps the best weights.
 Kill it and run it again: it goes on where it was. The weights it leaves in `runs` are clean.
 
-    pip install '.[torch,flatness]' scikit-learn
+    pip install '.[flatness]' scikit-learn
     python examples/classifier.py                      # half a minute on one core
 """
 
 import copy
 import os
-import warnings
 from pathlib import Path
 
 import torch
@@ -26,8 +25,6 @@ BATCH, LR, MOMENTUM, PATIENCE, RUNS = 30, 0.05, 0.9, 50, Path("runs")
 pixels, digits = map(torch.tensor, load_digits(return_X_y=True))
 parts = torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split([300, 300, 1197])
 training, validation, test = [(pixels[part].float() / 16, digits[part]) for part in parts]
-# σ is found on a trained network; that the weights of a new one are smaller is warned of.
-warnings.filterwarnings("ignore", "sigma is .* times the root mean square")
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:

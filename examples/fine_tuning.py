@@ -4,7 +4,7 @@ A small BERT, made here, learns whether the first half of a sentence comes back 
 it is fine-tuned to another question: whether it comes back in reverse. What is evaluated, kept as
 the best and saved is clean.
 
-    pip install '.[torch]' transformers accelerate
+    pip install '.[transformers]'
     python examples/fine_tuning.py                     # a minute on one core
 """
 

@@ -3,7 +3,7 @@
 A training without noise finds σ where it ends; then one with it, watched while it trains. What is
 validated, averaged and kept as the best is clean.
 
-    pip install '.[torch,flatness]' lightning scikit-learn
+    pip install '.[flatness,lightning]' scikit-learn
     python examples/lightning_classifier.py            # half a minute on one core
 """
 
@@ -28,8 +28,6 @@ pixels, digits = map(torch.tensor, load_digits(return_X_y=True))
 order = torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split([300, 300, 1197])
 training, validation, test = [TensorDataset(pixels[i].float() / 16, digits[i]) for i in order]
 warnings.filterwarnings("ignore", ".*does not have many workers")
-# σ is found on a trained network; that the weights of a new one are smaller is warned of.
-warnings.filterwarnings("ignore", "sigma is .* times the root mean square")
 
 
 class Classifier(pl.LightningModule):

@@ -13,7 +13,7 @@ from types import ModuleType
 from antipgd import noise
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "flatness", "noise", "optax", "paper", "theory", "torch"]
+__all__ = ["__version__", "flatness", "noise", "optax", "paper", "theory", "torch", "trainers"]
 
 
 def __getattr__(name: str) -> ModuleType:

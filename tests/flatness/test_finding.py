@@ -1,6 +1,8 @@
 """The finder for σ against closed forms and plain counts."""
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -154,6 +156,16 @@ def test_a_rehearsed_step_is_that_of_the_optimizer(options):
     assert torch.allclose(z, w.detach())
 
 
+def test_a_learning_rate_that_a_schedule_has_lowered_is_taken_as_it_began():
+    optimizer = torch.optim.SGD([double(1.0).requires_grad_()], lr=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4)
+    for _ in range(3):
+        optimizer.step()
+        schedule.step()
+    assert optimizer.param_groups[0]["lr"] < 0.05
+    assert rate_of(None, 0.0, optimizer).lr == 0.1
+
+
 def test_an_optimizer_without_learning_rate_is_not_rehearsed():
     class Own(torch.optim.Optimizer):
         def step(self, closure=None):
@@ -293,9 +305,40 @@ def test_the_finder_says_what_the_noise_will_warn_of():
     found = find_sigma(lambda: 0.5 * w.square().sum(), [w], scale=1.0)
     optimizer = torch.optim.SGD([w.requires_grad_()], lr=0.1)
     with pytest.warns(UserWarning, match="drowns") as said:
-        attach(optimizer, sigma=found.sigma)
+        attach(optimizer, sigma=float(found.sigma)).stop()
     assert str(said[0].message).split(" times that of")[0] in found.drowns
     assert found.drowns in str(found)
+
+
+def test_a_sigma_that_was_found_is_not_warned_of_again(caplog):
+    """It was tried at trained weights; those of a new network are smaller."""
+    w = torch.full((20, 20), 0.01, dtype=torch.float64)
+    found = find_sigma(lambda: 0.5 * w.square().sum(), [w], scale=1.0)
+    for sigma in (
+        found,
+        found.sigma,
+        copy.deepcopy(found.sigma),
+        pickle.loads(pickle.dumps(found)).sigma,
+    ):
+        optimizer = torch.optim.SGD([w.requires_grad_()], lr=0.1)
+        with caplog.at_level("INFO", "antipgd"):
+            noise = attach(optimizer, sigma=sigma)  # where warnings are errors
+        assert "It was found at trained weights, which are larger" in caplog.text
+        caplog.clear()
+        assert type(noise.sigma) is float
+        assert noise.sigma == found.sigma
+        noise.stop()
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_sigma_is_used_in_the_units_it_was_found_in(relative):
+    w = torch.full((20, 20), 0.5, dtype=torch.float64)
+    found = find_sigma(lambda: 0.5 * w.square().sum(), [w], scale=1.0, relative=relative)
+    optimizer = torch.optim.SGD([w.requires_grad_()], lr=0.1)
+    message = f"was found with relative={relative}; got relative={not relative}"
+    with pytest.raises(ValueError, match=message):
+        attach(optimizer, sigma=found.sigma, relative=not relative)
+    attach(optimizer, sigma=found.sigma, relative=relative).stop()
 
 
 def test_the_finder_and_the_noise_agree(recwarn):

@@ -12,6 +12,7 @@ from antipgd.flatness import (
     NotDeterministicError,
     UnreachableLossError,
     at,
+    difference,
     hessian_trace,
     trace_at_equal_loss,
 )
@@ -324,3 +325,17 @@ def test_in_few_lines_and_as_a_dictionary():
         "temperature": found.temperature, "own_loss": found.own_loss, "trace": found.trace.mean,
         "trace_sem": found.trace.sem, "products": float(found.trace.products),
     }  # fmt: skip
+
+
+def test_two_are_subtracted_with_an_error_bar_if_their_losses_are_equal():
+    batches = images()
+    one, other = (train(network(seed=seed), 400, batches) for seed in (1, 2))
+    measured = [trace_at_equal_loss(model, batches, 0.1, method="hutchinson", max_probes=64)
+                for model in (one, other)]  # fmt: skip
+    found = difference(*measured)
+    assert found.mean == pytest.approx(measured[0].mean - measured[1].mean)
+    assert found.sem == pytest.approx(math.hypot(measured[0].sem, measured[1].sem))
+    with pytest.raises(ValueError, match=r"at different losses, 0.1 and 0.2"):
+        difference(measured[0], trace_at_equal_loss(other, batches, 0.2))
+    with pytest.raises(TypeError, match="got TraceAtEqualLoss and Trace"):
+        difference(measured[0], measured[0].trace)

@@ -97,7 +97,8 @@ def row(optimizer):
 def test_the_table():
     makers = [*of_torch(), *of_pytorch_optimizer(), *of_others()]
     made = {name: optimizer for name, make in makers if (optimizer := make()) is not None}
-    assert {name for name, _ in makers} - set(made) == NOT_MADE
+    # where another test has begun a process group, demo can be made
+    assert NOT_MADE - {"demo"} <= {name for name, _ in makers} - set(made) <= NOT_MADE
     table = {name: row(optimizer) for name, optimizer in made.items()}
     for name, (found, refused) in sorted(table.items(), key=lambda entry: entry[1]):
         print(f"{name:28} {found:8.2g} σ  {'refused' if refused else ''}")

@@ -41,6 +41,7 @@ BAD = {
     "hold": [0, 1.5, "2", True],
     "draws": ["batch", 1, None],
     "antithetic": [0, "no", None],
+    "scheduled": [0, "no", None],
     "clocks": [
         [["sgd"]],
         [["lion", 0.5]],

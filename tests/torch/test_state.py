@@ -6,13 +6,14 @@ import json
 import pickle
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 
-from antipgd.noise import Cosine, draws
-from antipgd.torch import AntiPGD, attach, clean_state_dict, norms
+from antipgd.noise import Cosine, Window, draws
+from antipgd.torch import AntiPGD, attach, clean_state_dict, norms, perturb
 from antipgd.torch.record import BY_PARAMETER
 from training import SEED, batch, flat, make_model, train
 
@@ -673,3 +674,53 @@ def test_zero_bytes_per_parameter_and_four_inside_clean():
     stepping, inside_clean = map(float, result.stdout.split())
     assert stepping < 0.05
     assert 3.5 < inside_clean < 4.5
+
+
+# A schedule is code
+
+
+@pytest.mark.parametrize("form", ["weights", "forward"])
+@pytest.mark.parametrize("load_first", [True, False])
+def test_a_schedule_that_a_checkpoint_had_is_asked_for(form, load_first):
+    def begin(**schedule):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+
+        def add():
+            if form == "weights":
+                return attach(optimizer, sigma=0.1, **schedule)
+            return perturb(model, optimizer, sigma=0.1, **schedule)
+
+        return model, optimizer, add
+
+    model, optimizer, add = begin(schedule=Window(0, 5))
+    noise = add()
+    assert noise.metrics()["noise/sigma"] == 0.1
+    assert "sigma=0.1 × schedule" in repr(noise)
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    assert noise.metrics()["noise/sigma"] == 0
+    state, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(model.state_dict())
+    noise.stop()
+    assert "stopped" in repr(noise)
+    for schedule, asked in (({}, True), ({"schedule": Window(0, 5)}, False)):
+        model, optimizer, add = begin(**schedule)
+        model.load_state_dict(weights)
+        expected = (
+            pytest.warns(UserWarning, match="had a schedule, which is code and not saved")
+            if asked
+            else nullcontext()
+        )
+        if load_first:
+            optimizer.load_state_dict(state)
+            with expected:
+                noise = add()
+        else:
+            noise = add()
+            with expected:
+                optimizer.load_state_dict(state)
+        assert noise.step_count == 6
+        noise.stop()

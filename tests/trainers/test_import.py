@@ -26,3 +26,9 @@ def test_what_the_callbacks_share_brings_no_host_and_no_flatness():
         f"print([name for name in {names} if name in sys.modules])"
     )
     assert found.stdout.strip() == "[]", found.stderr
+
+
+def test_the_callbacks_are_found_from_the_package_when_first_used():
+    found = run("import sys, antipgd; sys.modules['lightning'] = None; antipgd.trainers.lightning")
+    assert "antipgd.trainers.lightning needs lightning" in found.stderr
+    assert "no attribute 'others'" in run("import antipgd; antipgd.trainers.others").stderr

@@ -25,7 +25,7 @@ from antipgd.flatness.measuring import measuring
 from antipgd.flatness.objective import Loss, Objective
 from antipgd.flatness.rehearsing import LOWERED, REHEARSED, UNSTABLE, Rate, rate_of, rehearsal
 from antipgd.theory import finder
-from antipgd.torch.advice import drowned
+from antipgd.torch.advice import TriedSigma, drowned
 from antipgd.torch.members import rms
 
 GRID = tuple(np.geomspace(10**-3.5, 10**0.5, 17))  # times the root mean square of all weights
@@ -113,7 +113,8 @@ class _Search:
         sigma, steps, left = self._fitting(objective, watched, choice, drawn, here)
         lower = sigma / choice.sigma
         return FoundSigma(
-            sigma=sigma, low=lower * choice.low, high=lower * choice.high, relative=self.relative,
+            sigma=TriedSigma(sigma, self.relative), relative=self.relative,
+            low=lower * choice.low, high=lower * choice.high,
             judged=judged, share=self.share, scale=float(scale), here=here, loss=objective.value(),
             steps=steps, left=left, planned=self.steps,
             lowered=None if lower == 1 else choice.sigma,

@@ -42,7 +42,8 @@ def _of_group(group: dict[str, Any]) -> Rate:
     """Of a param group of SGD, which looks at dampening only where there is momentum."""
     momentum = float(group.get("momentum") or 0)
     dampening = float(group.get("dampening") or 0) if momentum else 0.0
-    return Rate(float(group["lr"]), momentum, dampening, bool(group.get("nesterov")))
+    lr = group.get("initial_lr", group["lr"])  # at which a schedule begins, and the noise with it
+    return Rate(float(lr), momentum, dampening, bool(group.get("nesterov")))
 
 
 def rate_of(lr: float | None, momentum: float, optimizer: Optimizer | None) -> Rate | None:

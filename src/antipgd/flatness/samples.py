@@ -45,6 +45,9 @@ class Measured:
     converged: bool | None
     seed: int
 
+    def check_comparable(self, other: "Measured") -> None:
+        """Refuse what it cannot be compared with, though of the same kind."""
+
     @property
     def mean(self) -> float:
         """Of the estimate."""

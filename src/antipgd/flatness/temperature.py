@@ -47,6 +47,11 @@ class TraceAtEqualLoss(Measured):
     own_loss: float
     trace: Trace
 
+    def check_comparable(self, other: Measured) -> None:
+        loss = other.loss if isinstance(other, TraceAtEqualLoss) else math.nan
+        if not math.isclose(self.loss, loss, rel_tol=0.01):
+            raise ValueError(f"the two are at different losses, {self.loss:.3g} and {loss:.3g}")
+
     def __repr__(self) -> str:
         return (
             f"TraceAtEqualLoss({self.estimate} scaled, at loss {self.loss:.3g} by temperature "

@@ -93,7 +93,7 @@ class Trace(Measured):
         return self.samples.estimate(np.array([0.0] * count + [1.0] * count))
 
 
-def difference(one: Trace, other: Trace) -> Estimate:
+def difference(one: Measured, other: Measured) -> Estimate:
     """tr(one) − tr(other), with the spread of the differences where the probes were the same.
 
     For two points of one model, or two models with the same parameters, each made with a number of
@@ -101,12 +101,20 @@ def difference(one: Trace, other: Trace) -> Estimate:
     as many as the shorter one has: pairs take most of the spread out, and what the longer one has
     beyond them is used as far as it helps. All others are subtracted as they are: exact ones have
     no probes, and Hutch++ is unbiased whatever probes its subspace came from, so that it does not
-    correlate with Hutchinson's samples of the same seed.
+    correlate with Hutchinson's samples of the same seed. Two scaled traces at equal loss are
+    subtracted so, too: if they share probes the interval is wider than need be.
     """
+    if type(one) is not type(other) or not isinstance(one, Measured):
+        raise TypeError(
+            f"difference takes two traces, or two traces at equal loss; got "
+            f"{type(one).__name__} and {type(other).__name__}"
+        )
+    one.check_comparable(other)
+    if not (isinstance(one, Trace) and isinstance(other, Trace)):
+        return _subtracted(one, other)
     _check_same_parameters(one, other)
     if one.method != other.method or one.method == "exact" or one.seed != other.seed:
-        sem, mean = math.hypot(one.sem, other.sem), one.mean - other.mean
-        return Estimate(mean, sem, min(one.n, other.n), min(one.degrees, other.degrees))
+        return _subtracted(one, other)
     total = np.repeat([1.0, 0.0], len(one.names))
     a, b = (trace.samples.values @ total for trace in (one, other))
     mean, variance, degrees = _paired(a, b) if len(a) <= len(b) else _paired(b, a)
@@ -115,6 +123,11 @@ def difference(one: Trace, other: Trace) -> Estimate:
     sem = math.hypot(math.sqrt(variance), *floors)
     freedom = min(one.degrees, other.degrees, degrees)
     return Estimate(sign * mean, sem, min(one.n, other.n), freedom)
+
+
+def _subtracted(one: Measured, other: Measured) -> Estimate:
+    sem, mean = math.hypot(one.sem, other.sem), one.mean - other.mean
+    return Estimate(mean, sem, min(one.n, other.n), min(one.degrees, other.degrees))
 
 
 def _check_same_parameters(one: Trace, other: Trace) -> None:

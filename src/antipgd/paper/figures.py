@@ -128,6 +128,15 @@ def _limit_heights(axes: Axes, depth: float) -> None:
     axes.set_ylim(max(bottom, depth * top), top)
 
 
+def _plain_ticks(axes: Axes) -> None:
+    """Numbers as they are said, for a logarithmic axis of a decade or two."""
+    decades = float(np.log10(np.divide(*axes.get_xlim()[::-1])))
+    subs = (1, 2, 3, 5) if decades > 0.5 else (1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
+    axes.xaxis.set_major_locator(mpl.ticker.LogLocator(subs=subs))
+    axes.xaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%g"))
+    axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+
+
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.surface is not None:
         _draw_surface(axes, panel.surface)
@@ -142,6 +151,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_xscale(panel.xscale)
         if panel.xscale == "log" and np.divide(*axes.get_xlim()[::-1]) > 10:
             axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())  # they would collide
+        elif panel.xscale == "log":
+            _plain_ticks(axes)
     positive = any(np.nanmax(np.r_[0, line.get_ydata()]) > 0 for line in axes.lines)
     if panel.yscale != "log" or panel.limits is not None or positive:
         axes.set_yscale(panel.yscale)
@@ -236,9 +247,7 @@ def _draw_column(axes: Axes, column: Column) -> None:
         axes.plot([low, high], [row, row], color=colour, linewidth=1.4)
         axes.plot([value], [row], color=colour, marker="o", markersize=4)
     if column.scale == "log":
-        axes.xaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 3, 5)))
-        axes.xaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%g"))
-        axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+        _plain_ticks(axes)
     axes.set_title(column.title, fontsize=9)
 
 

@@ -45,8 +45,8 @@ def loss_scale(at_zero: float, here: float, judged: str = "loss") -> float:
     if not (math.isfinite(at_zero) and math.isfinite(here) and at_zero > here):
         raise ValueError(
             f"the {judged} with all weights at zero, {at_zero:.4g}, is no scale for the {judged} "
-            f"here, {here:.4g}: it must be finite and larger; give scale= a number > 0 to compare "
-            "with"
+            f"here, {here:.4g}: it must be finite and larger. Train the network first, or give "
+            "scale= a number > 0 to compare with"
         )
     return at_zero - here
 

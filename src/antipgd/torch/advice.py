@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from torch import Tensor
 
@@ -17,8 +18,40 @@ from antipgd.torch.members import Member, rms
 log = logging.getLogger("antipgd")
 
 
-def advise(members: Sequence[Member], sigmas: Sequence[float], seed: int, relative: bool) -> None:
-    """Log σ/rms and warn of what is too large, or of nothing that takes noise."""
+class TriedSigma(float):
+    """A σ that `find_sigma` tried at trained weights, absolute or relative. Those of a new network
+    are smaller, so that it may exceed them: that is logged, not warned of."""
+
+    relative: bool
+
+    def __new__(cls, value: float, relative: bool) -> "TriedSigma":
+        tried = super().__new__(cls, value)
+        tried.relative = relative
+        return tried
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return TriedSigma, (float(self), self.relative)
+
+
+def number_of(sigma: Any) -> Any:
+    """σ, also of what `find_sigma` returns, which may be given as it is."""
+    found = getattr(sigma, "sigma", None)
+    return found if isinstance(found, TriedSigma) else sigma
+
+
+def check_tried(sigma: object, relative: bool) -> None:
+    """Refuse a σ that was found in units other than those it is used in."""
+    if isinstance(sigma, TriedSigma) and sigma.relative != relative:
+        raise ValueError(
+            f"sigma {float(sigma):.3g} was found with relative={sigma.relative}; "
+            f"got relative={relative}"
+        )
+
+
+def advise(
+    members: Sequence[Member], sigmas: Sequence[float], seed: int, relative: bool, tried: bool
+) -> None:
+    """Log σ/rms and warn of what is too large and was not tried, or of nothing that takes noise."""
     taking = [(m, sigma) for m, sigma in zip(members, sigmas, strict=True) if not m.frozen]
     if not taking:
         warnings.warn("no parameter takes noise: all are excluded or frozen", stacklevel=5)
@@ -34,7 +67,9 @@ def advise(members: Sequence[Member], sigmas: Sequence[float], seed: int, relati
         len(taking), seed, min(ratios), max(ratios), median(ratios),
     )  # fmt: skip
     drowning = drowned([(m.name, m.parameter, sigma) for m, sigma in taking], relative)
-    if drowning:
+    if drowning and tried:
+        log.info("%s. It was found at trained weights, which are larger", drowning)
+    elif drowning:
         warnings.warn(drowning, stacklevel=5)
 
 

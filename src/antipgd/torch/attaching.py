@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from antipgd.noise import ANTI, Law, Schedule, as_law, as_taps
 from antipgd.torch import saved
+from antipgd.torch.advice import TriedSigma, number_of
 from antipgd.torch.anchored import refuse_unfit
 from antipgd.torch.beginning import begin, checked_settings, refuse_shared
 from antipgd.torch.drawing import Drawing
@@ -52,6 +53,7 @@ def attach(
     """
     given = optimizer
     optimizer = getattr(given, "optimizer", given)  # Accelerate's wrapper has no hooks
+    sigma = number_of(sigma)
     noise, records, error = None, [], None
     try:
         _check_optimizer(given, optimizer)
@@ -62,7 +64,7 @@ def attach(
         records = noise.checked(saved.own_groups(optimizer))
     except Exception as refusal:
         noise, error = None, refusal
-    begin(noise, records, error, seed)
+    begin(noise, records, error, seed, isinstance(sigma, TriedSigma))
     assert noise is not None
     return noise
 

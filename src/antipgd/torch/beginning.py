@@ -15,7 +15,7 @@ from antipgd.checks import whole
 from antipgd.noise import Law, Schedule, as_law, as_taps
 from antipgd.noise.injection import check_sigma
 from antipgd.torch import saved
-from antipgd.torch.advice import advise
+from antipgd.torch.advice import advise, check_tried
 from antipgd.torch.drawing import Drawing
 from antipgd.torch.handle import Noise
 from antipgd.torch.living import attached_noises, carried_by_abandoned, stop_abandoned
@@ -41,6 +41,7 @@ def checked_settings(
 ) -> Settings:
     """The settings as values, each refused by name where it is not accepted."""
     check_sigma(sigma)
+    check_tried(sigma, relative)
     _check_record_can_hold(relative, namespace)
     whole("hold", drawing.hold, 1, LAST_STEP)
     for optimizer in optimizers:
@@ -72,20 +73,24 @@ def _seed(seed: int | None) -> int:
 
 
 def begin(
-    noise: Noise | None, records: list[Record], error: Exception | None, seed: int | None
+    noise: Noise | None,
+    records: list[Record],
+    error: Exception | None,
+    seed: int | None,
+    tried: bool = False,
 ) -> None:
     """Let the ranks agree that nobody refuses, and on what; go on from `records`, or anew; act.
 
-    `seed` is the one given: None is rank 0's then.
+    `seed` is the one given: None is rank 0's then. A σ that was `tried` is not warned of.
     """
     facts = {} if noise is None else noise.facts(records) | ({} if records else {"seed": seed})
     seeds = agree(error, facts, None if noise is None else noise.seed)
     assert noise is not None
     noise.draw_from(seeds[0])
-    _measure_and_act(noise, records)
+    _measure_and_act(noise, records, tried)
 
 
-def _measure_and_act(noise: Noise, records: list[Record]) -> None:
+def _measure_and_act(noise: Noise, records: list[Record], tried: bool) -> None:
     """Measure, go on from a checkpoint's records, let the ranks agree on σ, advise, and act.
 
     To act is last: where warnings are errors, an advice ends it all.
@@ -105,7 +110,7 @@ def _measure_and_act(noise: Noise, records: list[Record]) -> None:
     _note_same_draws(noise)
     if not records:
         _ask_about_checkpoints(noise, expected)
-        advise(noise.members, sigmas, noise.seed, noise.relative)
+        advise(noise.members, sigmas, noise.seed, noise.relative, tried)
     noise.foresee(sigmas)
     noise.hook()
 
@@ -144,7 +149,7 @@ def refuse_shared(noise: Noise) -> None:
     _refuse_left_behind(own)
     for other, theirs in attached_noises():
         if optimizers & set(map(id, theirs)):
-            raise ValueError("this optimizer has noise already; stop() it before attaching anew")
+            raise ValueError("this optimizer has noise already; stop() it first")
         for member in other.members:
             if id(member.parameter) in own:
                 raise ValueError(

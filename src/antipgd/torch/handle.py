@@ -6,6 +6,7 @@ two forms below this, `in_weights` and `forward`.
 """
 
 import logging
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -28,7 +29,7 @@ from antipgd.torch.parting import Parting
 from antipgd.torch.parts import agree
 from antipgd.torch.record import Record, facts_of
 from antipgd.torch.settings import Settings
-from antipgd.torch.sigma import next_sigmas
+from antipgd.torch.sigma import by_group, next_sigmas
 from antipgd.torch.together import Together
 
 log = logging.getLogger("antipgd")
@@ -112,7 +113,16 @@ class Noise:
             expected = self._identity() | {"form": self.form}
             follows_lr = self._schedule == "lr"
             matching.check_records(records, members, groups, expected, follows_lr, first)
+            self._ask_for_schedule(records[0])
         return records
+
+    def _ask_for_schedule(self, record: Record) -> None:
+        if record.scheduled and self._schedule is None:
+            warnings.warn(
+                f"the noise in the checkpoint had a schedule, which is code and not saved: give "
+                f"schedule= again; without it sigma is {record.sigma:.3g} from here on",
+                stacklevel=4,
+            )
 
     def draw_from(self, seed: int) -> None:
         """Take this seed instead."""
@@ -165,7 +175,7 @@ class Noise:
         """What a checkpoint keeps, one record for each param group (or `only` some)."""
         common = self._identity() | self.counting.saved() | {
             "form": self.form, "seed": self.seed, "sigma": self._sigma, "step": self.step_count,
-            "paused": self.paused,
+            "paused": self.paused, "scheduled": self._schedule is not None,
         }  # fmt: skip
         members, carried = self._saved_members()
         indices = range(len(self.together.param_groups)) if only is None else only
@@ -324,10 +334,18 @@ class Noise:
         """Go on after pause()."""
         self.paused = False
 
+    def _scheduled_sigma(self) -> float:
+        """The largest of the groups' σ at the next draw, before `relative` scales it."""
+        kinds = {(m.group, m.first_lr, m.even_frozen) for m in self.members}
+        step = self.step_count + 1
+        found = by_group([*kinds], self.together, self._sigma, self._schedule, step)
+        return max(found, default=0.0)
+
     def metrics(self) -> dict[str, float]:
-        """What to log at every step: σ, the steps counted, the clock, tensors that take noise."""
+        """What to log at every step: σ of the next draw, as the schedule has it, the steps counted,
+        the clock, tensors that take noise."""
         return {
-            "noise/sigma": self._sigma,
+            "noise/sigma": self._scheduled_sigma(),
             "noise/step": float(self.step_count),
             "noise/clock": float(self.clock),
             "noise/tensors": float(sum(not member.frozen for member in self.members)),
@@ -342,10 +360,11 @@ class Noise:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        relative = " relative" if self.relative else ""
+        how = (" relative" if self.relative else "") + (" × schedule" if self._schedule else "")
+        ended = "" if self.attached else ", stopped"
         title = (
             f"Noise(form={self.form}, law={self.law}, taps={self.taps}, "
-            f"sigma={self._sigma}{relative}, seed={self.seed}, step={self.step_count})"
+            f"sigma={self._sigma}{how}, seed={self.seed}, step={self.step_count}){ended}"
         )
         held = self.together.if_there  # while it is described
         if held is None:

@@ -55,6 +55,7 @@ class Record:
     hold: int = 1
     draws: str = "step"
     antithetic: bool = False
+    scheduled: bool = False  # a schedule is code: that there was one is all that is kept
     clocks: tuple[tuple[str, float | None], ...] = ()  # by kind; (): nothing counted, or older
     samples: tuple[str, ...] = ()  # elements of the weights that carry the noise; "": unknown
 
@@ -171,6 +172,7 @@ CHECKS: dict[str, Check] = {
     "namespace": _text,
     "relative": _flag,
     "paused": _flag,
+    "scheduled": _flag,
     "hold": _whole(1, LAST_STEP),
     "draws": _one_of(*DRAWS),
     "antithetic": _flag,
@@ -211,7 +213,9 @@ def _as_format(given: Mapping[str, object], where: str) -> dict[str, tuple[str, 
     names = {field.name: field.name for field in fields(Record)}
     needed = {field.name for field in fields(Record) if field.default is MISSING}
     if "format" not in given:
-        for later in ("form", "hold", "draws", "antithetic", "clocks", "samples"):
+        for later in (
+            "form", "hold", "draws", "antithetic", "scheduled", "clocks", "samples",
+        ):  # fmt: skip
             del names[later]
         names["stream"] = "version"
         needed = set(names)

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from antipgd.checks import nearest, one_of
 from antipgd.noise.injection import check_sigma
 from antipgd.torch import Noise, attach, perturb
+from antipgd.torch.advice import number_of
 from antipgd.torch.members import Member
 from antipgd.torch.parts import is_sharded
 from antipgd.torch.saved import KEY
@@ -33,7 +34,9 @@ class NoiseWithinSteps:
 
     def __init__(self, sigma: float, form: str, settings: dict[str, Any]) -> None:
         self.form = one_of("form", form, FORMS)
-        self.sigma = check_sigma(sigma)
+        sigma = number_of(sigma)
+        check_sigma(sigma)
+        self.sigma = sigma  # as it is: one that was found is not warned of
         self.settings = _checked(form, settings)
         self.noise: Noise | None = None
         self._clean: AbstractContextManager[None] | None = None  # entered between steps

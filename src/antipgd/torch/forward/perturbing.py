@@ -10,6 +10,7 @@ from antipgd.checks import one_of
 from antipgd.noise import ANTI, Law, Schedule
 from antipgd.noise.taps import telescopes
 from antipgd.torch import saved
+from antipgd.torch.advice import TriedSigma, number_of
 from antipgd.torch.beginning import begin, checked_settings, refuse_shared
 from antipgd.torch.drawing import Drawing
 from antipgd.torch.forward.in_passes import InPasses
@@ -67,6 +68,7 @@ def perturb(
     keeping it. `audit` compares each parameter's first gradient with what came through w, and
     refuses weights that were read past the noise.
     """
+    sigma = number_of(sigma)
     noise, records, error = None, [], None
     try:
         check_model(model)
@@ -84,7 +86,7 @@ def perturb(
         records = noise.checked(saved.own_groups(noise.together))
     except Exception as refusal:
         noise, error = None, refusal
-    begin(noise, records, error, seed)
+    begin(noise, records, error, seed, isinstance(sigma, TriedSigma))
     assert noise is not None
     return noise
 
