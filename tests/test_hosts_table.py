@@ -1,5 +1,7 @@
 """The table of hosts that `make test-hosts` fills: nothing is lost between a test and the page."""
 
+from pathlib import Path
+
 import pytest
 
 import matrix
@@ -71,3 +73,15 @@ def test_cells_that_are_none(arguments):
 def test_only_cells_are_explained():
     assert set(EXPLAINED) <= set(Table().cells)
     assert all(len(reason) > 20 for reason in EXPLAINED.values())
+
+
+def test_the_page_is_of_a_whole_run_in_which_nothing_failed():
+    """If it fails: make test-hosts"""
+    page = (Path(__file__).parents[1] / "docs" / "hosts.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == [
+        host.title for host in HOSTS.values()
+    ]
+    assert all(row.count(" | ") == len(QUALITIES) + 1 for row in rows)
+    assert "**untested**" not in page
+    assert "**fails**" not in page

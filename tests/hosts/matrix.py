@@ -126,7 +126,8 @@ class Table:
                 return f"**fails** {note(', '.join(found.failed))}"
             if found.passed:
                 words.append("tested" if len(found.passed) == 1 else "tested, both forms")
-            words += [f"refused {note(said)}" for said in found.refusals]
+            if found.refusals:
+                words.append(" ".join(["refused", *map(note, found.refusals)]))
             if not words:
                 words.append(f"no {note(EXPLAINED[key])}" if key in EXPLAINED else "**untested**")
             return "; ".join(words)
