@@ -135,6 +135,6 @@ def test_every_example_is_on_the_page_as_it_is_now(path):
 def test_extras_that_are_there():
     extras, packages = installed(sorted(EXAMPLES.glob("*.py")))
     project = (Path(EXAMPLES).parent / "pyproject.toml").read_text()
-    assert {"torch", "flatness", "optax"} <= extras
+    assert {"torch", "flatness", "optax", "lightning", "transformers"} <= extras
     assert all(re.search(rf"^{extra} = ", project, re.M) for extra in extras)
-    assert {"scikit-learn", "transformers", "peft", "flax", "lightning"} <= packages
+    assert {"scikit-learn", "transformers", "peft", "flax"} <= packages

@@ -504,7 +504,8 @@ def test_the_log_has_a_row_for_each_point(tmp_path):
 
 
 def test_tensorboard_is_asked_for_by_name(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     with pytest.raises(ImportError, match="pip install tensorboard"):
         TensorBoardLog(tmp_path)
 

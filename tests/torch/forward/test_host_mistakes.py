@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from antipgd.torch import attach, noise_of, perturb
+from antipgd.torch.forward.listening import UNHEARD
 from job import batch, make_model, sgd
 
 WORDS = "has made no step: its draw stands still"
@@ -59,20 +60,28 @@ class TestAnOptimizerMadeAnew:
         train(model, optimizer, 3)
         other = sgd(model)
         with pytest.warns(UserWarning, match=WORDS):
-            train(model, other, 4)
-        train(model, other, 9)  # warnings are errors here
+            train(model, other, UNHEARD + 1)
+        train(model, other, 3 * UNHEARD)  # warnings are errors here
         noise.stop()
 
-    def test_three_changes_not_two(self):
+    def test_so_many_changes_and_not_one_less(self):
         model = make_model()
         optimizer = sgd(model)
         perturb(model, optimizer, 0.1)
         other = sgd(model)
         for _ in range(5):
             train(model, optimizer)
-            train(model, other, 2)
+            train(model, other, UNHEARD - 1)
         with pytest.warns(UserWarning, match=WORDS):
-            train(model, other, 3)
+            train(model, other, UNHEARD)
+
+    def test_who_looks_along_a_line_trains_nothing(self):
+        model = make_model()
+        perturb(model, sgd(model), 0.1)
+        with torch.no_grad():
+            for _ in range(3 * UNHEARD):
+                model[0].weight.mul_(0.9)
+                model(batch()[0])  # statistics of norms, say
 
     @pytest.mark.parametrize("kind", ["accumulation", "paused", "resting", "lbfgs", "loaded"])
     def test_nothing_is_said_where_all_is_well(self, kind):

@@ -9,11 +9,12 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 
+import torch
 from torch.optim import Optimizer
 
 from antipgd.torch.forward.passes import Seat
 
-UNHEARD = 3
+UNHEARD = 20
 """Changes of the weights between passes, one after the other, that come from no step we hear of."""
 
 log = logging.getLogger("antipgd")
@@ -52,7 +53,8 @@ class Listening:
     def pass_begins(self, seats: Sequence[Seat]) -> None:
         """Warn, once, if the weights have changed again and again and nobody we hear has stepped.
 
-        Not of FSDP2's, whose parameters are gathered: their own version does not say.
+        Not of FSDP2's, whose parameters are gathered: their own version does not say. Nor of passes
+        without gradients, which train nothing: who looks along a line between two weights, say.
         """
         if not seats or seats[0].gathered or self._unheard > UNHEARD:
             return
@@ -60,7 +62,7 @@ class Listening:
         changed, self._version = version != self._version and self._version is not None, version
         if self._since or self._inside:
             self._unheard = 0
-        elif changed:
+        elif changed and torch.is_grad_enabled():
             self._unheard += 1
         self._since = False
         if self._unheard == UNHEARD:
