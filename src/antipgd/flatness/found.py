@@ -27,7 +27,7 @@ class FoundSigma:
     steps are as many, the fewest that training anew may take. `lowered` is the σ of the rule where
     its noise broke the rehearsal, which that of `sigma` does not; else None. `breaks` says that
     noise 32 times smaller broke it as well, so that the learning rate is at fault.
-    `drowns` is what `attach` and `perturb` warn of, if they would at these weights.
+    `drowns` is what `attach` and `perturb` would warn of at these weights, were σ not found here.
     """
 
     sigma: float
