@@ -1,9 +1,8 @@
 """The noise stream in every library that has it, to see whether all agree.
 
 Each backend is a function (key, step, first_block, blocks, law) → (words, draws) in NumPy, words
-of shape (blocks, 4). numba, torch and JAX are those of the package. Triton's kernel is written out
-in full in `stream_triton`, because its language is its own; it runs in the interpreter, and is not
-shipped: a law that it lacks is no gap of the package.
+of shape (blocks, 4). All are those of the package; Triton's runs in its interpreter. Where it lacks
+a law, plain torch draws on GPUs.
 """
 
 import os
@@ -18,7 +17,6 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 _DF = {"student-t": (2.1, 5, 100)}
 # Every law of the package, student-t with few, some and many degrees of freedom.
 LAWS = tuple(str(Law(name, df)) for name in noise.LAWS for df in _DF.get(name, (None,)))
-TRITON_LAWS = ("gaussian", "rademacher", "uniform", "laplace", "student-t")  # codes by place
 
 
 def numpy_backend(key, step, first_block, blocks, law):
@@ -50,8 +48,12 @@ def _halves(value):
 
 
 def has(backend: str, law: str) -> bool:
-    """Whether a backend knows a law; all of the package know all."""
-    return backend != "triton" or law.partition(":")[0] in TRITON_LAWS
+    """Whether a backend knows a law; all but one know all."""
+    if backend != "triton":
+        return True
+    from antipgd.torch.gpu.stream import LAWS as TRITON_LAWS
+
+    return law.partition(":")[0] in TRITON_LAWS
 
 
 def torch_backend(key, step, first_block, blocks, law):
@@ -86,18 +88,18 @@ def jax_backend(key, step, first_block, blocks, law):
 def triton_backend(key, step, first_block, blocks, law):
     import torch
 
-    from antipgd.noise import inplace
-    from stream_triton import philox_kernel
+    from antipgd.noise.placement import Shard
+    from antipgd.torch.gpu.launching import Targets
+    from antipgd.torch.gpu.tables import as_signed
+    from stream_triton import words_kernel
 
     words = torch.empty((blocks, 4), dtype=torch.int32)
-    draws = torch.empty(blocks * law.per_block, dtype=torch.float32)
-    constants = inplace.law_arguments(law)[2:]
-    size = 64
-    philox_kernel[(-(-blocks // size),)](
-        words, draws, *_halves(key), *_halves(step), *_halves(first_block),
-        blocks, *map(float, constants), LAW=TRITON_LAWS.index(law.name), PER_BLOCK=law.per_block,
-        SIZE=size, enable_fp_fusion=False,
-    )  # fmt: skip
+    place = torch.tensor([as_signed(key), step, first_block])
+    words_kernel[(-(-blocks // 64),)](words, place, blocks, SIZE=64)
+    draws = torch.zeros(blocks * law.per_block)
+    start = first_block * law.per_block
+    shard = Shard((start + len(draws),), (start,))
+    Targets([draws], [key], [shard], law).inject(step, np.ones((1, 1)))
     return words.numpy().view(np.uint32), draws.numpy()
 
 

@@ -17,6 +17,7 @@ import torch
 
 import antipgd.torch
 import antipgd.torch.adding
+import antipgd.torch.gpu.choosing
 from antipgd.noise import ANTI, WHITE, Constant, Linear, Window, draws, reference, stream_key
 from antipgd.noise.injection import injection_coefficients
 from antipgd.noise.inplace import Targets
@@ -160,6 +161,12 @@ def torch_plain(case: Case) -> Weights:
         return torch_attached(case)
 
 
+def torch_on_gpu(case: Case) -> Weights:
+    """The GPU kernel in Triton's interpreter, on CPU tensors."""
+    with patch.object(antipgd.torch.gpu.choosing, "DEVICES", ("cuda", "cpu")):
+        return torch_attached(case)
+
+
 def optax_chain(case: Case) -> Weights:
     import jax
     import optax
@@ -242,6 +249,7 @@ MEMBERS = {
     "CPU kernels": Member(cpu_kernels),
     "torch": Member(torch_attached, options=("hold", "momentum", "nesterov")),
     "torch without numba": Member(torch_plain, options=("hold",)),
+    "torch on a GPU": Member(torch_on_gpu, dtypes=("float32",)),
     "Optax": Member(optax_chain, draws_ulp=4, options=DRAWN),
     "Optax, forward": Member(
         optax_forward, draws_ulp=4, taps=tuple(filter(telescopes, TAPS)), options=DRAWN

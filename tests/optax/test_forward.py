@@ -72,9 +72,10 @@ OPTIMIZERS = {
     ),
     "schedule_free": lambda: contrib.schedule_free(optax.sgd(0.1), 0.1),
     "mechanize": lambda: contrib.mechanize(optax.sgd(0.1)),
-    "madgrad": lambda: contrib.madgrad(0.01),
     "muon": lambda: contrib.muon(0.01),
 }  # fmt: skip
+if hasattr(contrib, "madgrad"):  # from Optax 0.2.7 on
+    OPTIMIZERS["madgrad"] = lambda: contrib.madgrad(0.01)
 
 
 GRADIENT = jax.jit(jax.grad(loss))

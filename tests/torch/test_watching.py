@@ -352,7 +352,8 @@ def test_a_copied_optimizer_that_trained_without_its_noise():
     """Its weights still carry the draw that it was copied with, which is shown, and taken out."""
     model, optimizer, noise = begin()
     other_model, other = copy.deepcopy((model, optimizer))
-    train(other_model, other, 20)
+    with pytest.warns(UserWarning, match="the weights keep its last draw in them"):
+        train(other_model, other, 20)
     carried = [noise.injected(p) for p in model.parameters()]
     wanted = [p.detach() - x for p, x in zip(other_model.parameters(), carried, strict=True)]
     attach(other, sigma=SIGMA).stop()

@@ -43,15 +43,21 @@ def row_major_strides(shape: Sequence[int]) -> list[int]:
     return [prod(shape[i + 1 :]) for i in range(len(shape))]
 
 
-def _each_element_once(array: NDArray) -> bool:
-    """Whether every axis steps over all that the axes with smaller strides cover."""
-    covered = array.itemsize
-    for stride, size in sorted(zip(array.strides, array.shape, strict=True)):
+def each_element_once(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether every axis steps over all that the axes with smaller strides (in elements) cover."""
+    covered = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1:
-            if stride < covered or stride % array.itemsize:
+            if stride < covered:
                 return False
             covered = stride * size
     return True
+
+
+def _each_element_once(array: NDArray) -> bool:
+    apart = [s for s, size in zip(array.strides, array.shape, strict=True) if size > 1]
+    whole = not any(stride % array.itemsize for stride in apart)
+    return whole and each_element_once(array.shape, [s // array.itemsize for s in array.strides])
 
 
 def check_array(array: NDArray) -> None:
@@ -67,27 +73,27 @@ def check_array(array: NDArray) -> None:
         )
 
 
-def _check_shard(array: NDArray, shard: Shard) -> None:
-    ends = [o + s for o, s in zip(shard.offset, array.shape, strict=False)]
+def _check_shard(shape: tuple[int, ...], shard: Shard) -> None:
+    ends = [o + s for o, s in zip(shard.offset, shape, strict=False)]
     if not (
-        len(shard.global_shape) == len(shard.offset) == array.ndim
+        len(shard.global_shape) == len(shard.offset) == len(shape)
         and min(shard.offset, default=0) >= 0
-        and (array.size == 0 or all(e <= g for e, g in zip(ends, shard.global_shape, strict=True)))
+        and (0 in shape or all(e <= g for e, g in zip(ends, shard.global_shape, strict=True)))
     ):
         raise ValueError(
-            f"a part of shape {array.shape} at {shard.offset} does not lie in a parameter of "
+            f"a part of shape {shape} at {shard.offset} does not lie in a parameter of "
             f"shape {shard.global_shape}"
         )
 
 
-def _axes(array: NDArray, shard: Shard) -> list[_Axis]:
+def _axes(shape: Sequence[int], strides: Sequence[int], shard: Shard) -> list[_Axis]:
     """The axes of an array with neighbours merged where both numberings allow it."""
     jumps = row_major_strides(shard.global_shape)
     merged: list[_Axis] = []
-    for size, stride, jump in zip(array.shape, array.strides, jumps, strict=True):
+    for size, stride, jump in zip(shape, strides, jumps, strict=True):
         if size == 1:
             continue
-        axis = _Axis(size, stride // array.itemsize, jump)
+        axis = _Axis(size, stride, jump)
         last = merged[-1] if merged else None
         if (
             last is not None
@@ -116,18 +122,20 @@ def _split(axes: list[_Axis]) -> Iterator[tuple[int, int, tuple[int, int, int]]]
         yield memory, element, (part[0], part[1], part[2])
 
 
-def pieces_of(array: NDArray, shard: Shard | None = None) -> NDArray[np.int64]:
-    """The pieces of one array, a row each:
+def layout_of(
+    shape: tuple[int, ...], strides: Sequence[int], shard: Shard | None = None
+) -> NDArray[np.int64]:
+    """The pieces of an array with these strides (in elements), a row each:
 
-    address, outer, rows, columns, memory steps of those three (in elements), the parameter's
-    element at the start, and the element jumps from panel to panel and from row to row.
+    where it begins in memory, outer, rows, columns, memory steps of those three (all in elements),
+    the parameter's element at the start, and the element jumps from panel to panel and from row to
+    row.
     """
-    shard = shard or Shard(array.shape, (0,) * array.ndim)
-    check_array(array)
-    _check_shard(array, shard)
-    if array.size == 0:
+    shard = shard or Shard(shape, (0,) * len(shape))
+    _check_shard(shape, shard)
+    if 0 in shape:
         return np.empty((0, 10), np.int64)
-    axes = _axes(array, shard)
+    axes = _axes(shape, strides, shard)
     start = sum(
         o * j for o, j in zip(shard.offset, row_major_strides(shard.global_shape), strict=True)
     )
@@ -139,7 +147,7 @@ def pieces_of(array: NDArray, shard: Shard | None = None) -> NDArray[np.int64]:
         for more_memory, more_element, sizes in _split(panel):
             rows.append(
                 (
-                    array.ctypes.data + (memory + more_memory) * array.itemsize,
+                    memory + more_memory,
                     *sizes,
                     *(axis.memory_step for axis in panel),
                     element + more_element,
@@ -148,3 +156,11 @@ def pieces_of(array: NDArray, shard: Shard | None = None) -> NDArray[np.int64]:
                 )
             )
     return np.array(rows, np.int64)
+
+
+def pieces_of(array: NDArray, shard: Shard | None = None) -> NDArray[np.int64]:
+    """The pieces of one array as `layout_of` has them, but for their addresses in memory."""
+    check_array(array)
+    rows = layout_of(array.shape, [stride // array.itemsize for stride in array.strides], shard)
+    rows[:, 0] = array.ctypes.data + rows[:, 0] * array.itemsize
+    return rows

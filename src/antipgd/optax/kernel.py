@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import AxisType, auto_axes
 
 from antipgd.noise import transforms
 from antipgd.noise.laws import Law
@@ -121,6 +122,18 @@ def inject(
     XLA's compilers leave out a rounding that is widened again (xla_allow_excess_precision). Traced
     once for all leaves of one shape, so their keys are arguments.
     """
+    made = partial(_injected, law=law)
+    place = jax.typeof(leaf).sharding
+    if AxisType.Explicit in place.mesh.axis_types:
+        # Every operation would say where its result lies, some thousand times: from JAX 0.12 on
+        # XLA takes minutes over that.
+        made = auto_axes(made, out_sharding=place)
+    return made(leaf, key, steps, coefficients)
+
+
+def _injected(
+    leaf: jax.Array, key: Wide, steps: jax.Array, coefficients: jax.Array, law: Law
+) -> jax.Array:
     element = element_index(leaf.shape)
     zero = jnp.zeros((), jnp.uint32)
     dtype = jnp.promote_types(leaf.dtype, jnp.float32)

@@ -15,6 +15,7 @@ from antipgd.torch.attaching import attach
 from antipgd.torch.cleaning import clean_state_dict
 from antipgd.torch.forward.perturbing import perturb
 from antipgd.torch.handle import Noise
+from antipgd.torch.left_behind import listen as _listen
 from antipgd.torch.living import noise_of
 from antipgd.torch.members import biases, norms, vectors
 from antipgd.torch.saved import expect_noise
@@ -32,3 +33,5 @@ __all__ = [
     "perturb",
     "vectors",
 ]
+
+_listen()

@@ -1,6 +1,6 @@
-"""Adding injections to the parameters: the compiled kernel on CPUs, plain torch elsewhere.
+"""Adding injections to the parameters: compiled kernels on CPUs and GPUs, plain torch elsewhere.
 
-Both give the same bits. Every write bumps the tensor's version counter, so that a backward pass
+All give the same bits. Every write bumps the tensor's version counter, so that a backward pass
 through an older graph fails as after any in-place change.
 """
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from antipgd.noise.laws import Law
 from antipgd.noise.placement import Shard
 from antipgd.torch import kernel
+from antipgd.torch.gpu.choosing import chosen
 from antipgd.torch.members import Member
 from antipgd.torch.parts import is_sharded, local_part
 
@@ -48,6 +49,7 @@ class Adder:
         """Whether, when it last added, a tensor lay elsewhere than the time before."""
         self._locals: list[tuple[Tensor, Shard | None]] = []
         self._targets: list[tuple[Any, list[int]]] = []
+        self._on_gpu: list[tuple[Any, list[int]]] = []
         self._others: list[int] = []
 
     def _prepare(self) -> None:
@@ -66,8 +68,27 @@ class Adder:
         if not self.has_moved:
             return
         self._places = places
+        on_gpu = self._plan_gpu()
+        compiled = self._plan_cpu(set(range(len(tensors))) - on_gpu)
+        self._others = sorted(set(range(len(tensors))) - on_gpu - compiled)
+
+    def _plan_gpu(self) -> set[int]:
+        """Whom the GPU kernel takes: all of one type on one device together."""
+        kinds: dict[tuple, list[int]] = {}
+        for i, (tensor, _) in enumerate(self._locals):
+            if (launching := chosen(tensor, self._law)) is not None:
+                kinds.setdefault((launching, tensor.device, tensor.dtype), []).append(i)
+        self._on_gpu = []
+        for (launching, *_), own in kinds.items():
+            tensors, shards = zip(*(self._locals[i] for i in own), strict=True)
+            keys = [self.members[i].key for i in own]
+            self._on_gpu.append((launching.Targets(tensors, keys, shards, self._law), own))
+        return {i for own in kinds.values() for i in own}
+
+    def _plan_cpu(self, free: set[int]) -> set[int]:
+        """Whom the CPU kernels take of these."""
         locals_ = self._locals
-        compiled = [i for i, (tensor, _) in enumerate(locals_) if tensor.device.type == "cpu"]
+        compiled = sorted(i for i in free if locals_[i][0].device.type == "cpu")
         targets: Any = compiled_targets() if compiled else None
         if targets is None:
             compiled = []
@@ -78,7 +99,7 @@ class Adder:
                 arrays = [locals_[i][0].detach().numpy() for i in own]
                 keys = [self.members[i].key for i in own]
                 self._targets.append((targets(arrays, keys, [locals_[i][1] for i in own]), own))
-        self._others = sorted(set(range(len(locals_))) - set(compiled))
+        return set(compiled)
 
     def add(self, newest: int, coefficients: Rows) -> None:
         """members[i] += Σ_j coefficients[i][j] · ξ_{newest−j}."""
@@ -89,6 +110,9 @@ class Adder:
         for targets, own in self._targets:
             rows = table if len(own) == len(table) else table[own]
             targets.inject(newest, rows, self._law, threads=torch.get_num_threads())
+            torch.autograd.graph.increment_version([self._tensors[i] for i in own])
+        for targets, own in self._on_gpu:
+            targets.inject(newest, table[own])
             torch.autograd.graph.increment_version([self._tensors[i] for i in own])
         with torch.no_grad():
             for i in self._others:

@@ -152,7 +152,8 @@ def _stepped(optimizer: Any, keeps_state: bool, closure: Any, sigma: float) -> l
                 new = sigma * torch.randn(tensor.shape, generator=draws, device="cpu")
                 parameter.data.add_(new - tensor)
                 tensor.copy_(new)
-    return [p.data.double() - x.double() for p, x in zip(copied.parameters, xi, strict=True)]
+    pairs = zip(copied.parameters, xi, strict=True)
+    return [p.data.cpu().double() - x.cpu().double() for p, x in pairs]  # MPS has no float64
 
 
 def _set_training(optimizer: Any) -> None:

@@ -1,7 +1,7 @@
 """The noise stream in plain torch, for any device: same words, same bits as the CPU kernels.
 
-Eager torch rounds every operation by itself, which is what the format asks for; √ goes through
-float64, because torch's float32 √ is not correctly rounded on every CPU.
+Eager torch rounds every operation by itself, which is what the format asks for. Its float32 √ is
+not correctly rounded everywhere, so √ is corrected with integers: no float64, which MPS lacks.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,36 @@ from antipgd.noise.transforms import Lanes, unit_draws
 
 CHUNK = 2**20  # elements at a time, which bounds the temporaries
 _LOW = 0xFFFFFFFF
+_FRACTION, _HIDDEN = 0x7FFFFF, 0x800000  # of a float32's bits: below its exponent, and the one
+
+
+def correct_sqrt(x: Tensor, root: Tensor) -> Tensor:
+    """√x of float32 x, correctly rounded, from a `root` that may be some hundred ulp off.
+
+    With x = m·4ᵏ and an integer 2⁴⁶ ≤ m < 2⁴⁸, the root is s·2ᵏ with the integer s nearest to √m,
+    2²³ ≤ s < 2²⁴: the one with −s < m − s² ≤ s. Zero, infinity and nan are as `root` has them;
+    below 2⁻¹²⁶, where no law goes, it stays what it was.
+    """
+    bits = x.view(torch.int32).to(torch.int64)
+    exponent = bits >> 23
+    odd = (exponent + 1) & 1
+    m = ((bits & _FRACTION) | _HIDDEN) << (23 + odd)
+    high = (((exponent - 173 - odd) >> 1) + 149) << 23  # the result's bits are these plus s
+    s = root.view(torch.int32).to(torch.int64) - high
+    off = (m - s * s).to(torch.float32) / (2 * s).to(torch.float32)  # Newton's step, in ulp
+    s = s + off.round().to(torch.int64)
+    rest = m - s * s
+    s = s + (rest > s).to(torch.int64) - (rest <= -s).to(torch.int64)
+    exact = (high + s).to(torch.int32).view(torch.float32)
+    return torch.where((exponent > 0) & (exponent < 255), exact, root)
+
 
 TORCH = Lanes(
     to_float=lambda integers: integers.to(torch.float32),
     to_int=lambda floats: floats.to(torch.int32),
     float_bits=lambda floats: floats.view(torch.int32),
     bits_float=lambda bits: bits.view(torch.float32),
-    sqrt=lambda floats: floats.to(torch.float64).sqrt().to(torch.float32),
+    sqrt=lambda floats: correct_sqrt(floats, floats.sqrt()),
     where=torch.where,
 )
 

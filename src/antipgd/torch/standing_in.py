@@ -106,9 +106,7 @@ class StandIn:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Inside, the copy may step: with equal seeds each time, and unheard by anyone else."""
-        if torch_optimizer._global_optimizer_pre_hooks:
-            raise UnprobedError("hooks of all optimizers would see it")
-        if torch_optimizer._global_optimizer_post_hooks:
+        if _foreign_hooks():
             raise UnprobedError("hooks of all optimizers would see it")
         with _own_generators(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -121,6 +119,15 @@ class StandIn:
             parameter.grad = torch.zeros_like(parameter)
         with _Alone(self._users):
             self.optimizer.step(*([] if closure is None else [closure]))
+
+
+def _foreign_hooks() -> bool:
+    """Whether anybody but us looks at the steps of all optimizers."""
+    hooks = [
+        *torch_optimizer._global_optimizer_pre_hooks.values(),
+        *torch_optimizer._global_optimizer_post_hooks.values(),
+    ]
+    return any(not getattr(hook, "__module__", "").startswith("antipgd.") for hook in hooks)
 
 
 class _Alone(TorchDispatchMode):

@@ -68,9 +68,14 @@ def was_skipped(optimizer: Optimizer) -> bool:
     return found_inf is not None and float(found_inf) > 0
 
 
+def is_captured() -> bool:
+    """Whether what runs now is captured in a CUDA graph."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def refuse_capture() -> None:
     """Refuse to be captured in a CUDA graph."""
-    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+    if is_captured():
         raise RuntimeError(
             "noise cannot be captured in a CUDA graph: every replay would repeat one draw"
         )

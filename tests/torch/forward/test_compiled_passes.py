@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import counters
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.filterwarnings(  # torch.compile, of its own inputs
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
 )
 AOT = {"backend": "aot_eager", "fullgraph": True}
+OLDER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+"""Whose compiler leaves a part of a model uncompiled, and cannot follow checkpoints with hooks."""
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +97,7 @@ def faded(step):
 
 @pytest.mark.parametrize("how", [in_one, in_place, a_part])
 def test_bitwise_and_one_graph(how):
+    compiled = not (OLDER and how is a_part)
     eager, first, theirs = setup(Net, schedule=faded)
     steps(eager, first, words())
     model, optimizer, noise = setup(Net, schedule=faded)
@@ -101,17 +105,17 @@ def test_bitwise_and_one_graph(how):
     steps(call, optimizer, words())
     assert all_same(weights_of(model), weights_of(eager))
     assert same(call(words()), eager(words()))
-    assert graphs() == 1  # for seven passes
+    assert graphs() == 1 * compiled  # for seven passes
     assert noise.step_count == theirs.step_count == 6
     model.eval(), eager.eval()
     assert same(call(words()), eager(words()))
-    assert graphs() == 2
+    assert graphs() == 2 * compiled
     model.train(), eager.train()
     with noise.off(), theirs.off():
         assert same(call(words()), eager(words()))
-    assert graphs() == 3
+    assert graphs() == 3 * compiled
     assert same(call(words()), eager(words()))
-    assert graphs() == 3
+    assert graphs() == 3 * compiled
     assert same(model.e.weight, eager.e.weight)  # outside: clean
     assert noise._passes.depth == 0
 
@@ -217,7 +221,12 @@ def test_checkpoint_inside(options):
     eager, first, _ = setup(make, **options)
     steps(eager, first, batch(), 3)
     model, optimizer, _ = setup(make, **options)
-    steps(torch.compile(model, **AOT), optimizer, batch(), 3)
+    if OLDER:  # says so, and does it right without fullgraph
+        with pytest.raises(Unsupported):
+            torch.compile(model, **AOT)(batch())
+        torch.compiler.reset()
+        model, optimizer, _ = setup(make, **options)
+    steps(torch.compile(model, backend="aot_eager", fullgraph=not OLDER), optimizer, batch(), 3)
     assert all_same(weights_of(model), weights_of(eager))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antipgd.torch.forward.compiled import compiled_reads
+from antipgd.torch.forward.compiled import compiled_reads, watchers
 from antipgd.torch.parts import is_sharded
 
 ROUNDINGS = 64  # that the order of a sum may make, in units of the type's precision
@@ -31,6 +31,7 @@ class Audit:
         self._excused: set[str] = set()
         self.raw: dict[str, float] = {}
         """By name, the share of a gradient that did not come through w."""
+        watchers.add(self)
 
     def watch(self, named: Iterable[tuple[str, Tensor]]) -> None:
         """Begin with these parameters."""
@@ -180,4 +181,5 @@ def _whole(gradient: Tensor) -> Tensor:
 
 
 def _norm(gradient: Tensor) -> float:
-    return float(torch.linalg.vector_norm(gradient.double()))
+    wide = gradient.float() if gradient.device.type == "mps" else gradient.double()  # it has none
+    return float(torch.linalg.vector_norm(wide))

@@ -3,15 +3,20 @@
 What changes from step to step comes as tensors, so that a step is no reason to compile anew.
 """
 
+import weakref
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from antipgd.noise import as_law
-from antipgd.torch.forward.forming import Former, as_draw
+from antipgd.torch.forward.forming import Draw, Former, as_draw
+from antipgd.torch.gpu.choosing import chosen
+from antipgd.torch.gpu.tables import Place
+from antipgd.torch.stepping import is_captured
 
 
 @cache
@@ -21,17 +26,32 @@ def _former(law: str) -> Former:
 
 compiled_reads: set[int] = set()
 """The keys of parameters whose w a compiled pass has read."""
+watchers: weakref.WeakSet = weakref.WeakSet()
+"""Who asks for them, as long as `is_watching`."""
 
 
-def _perturbed(z: Tensor, seat: Tensor, newest: Tensor, table: Tensor, law: str) -> Tensor:
-    """w of the parameter that `seat` tells: its key, and its row in the table of coefficients."""
-    key, row = seat.tolist()
+def _perturbed(z: Tensor, facts: Tensor, newest: Tensor, table: Tensor, law: str) -> Tensor:
+    """w of the parameter of which `facts` has the key, and the row in the table of coefficients."""
+    former = _former(law)
+    if chosen(z, former.law) is not None and table.device == z.device:
+        _note(facts)
+        return former.form(z, Draw(_NOBODY, 0, _NOTHING, Place(facts, newest, table)))
+    (key, row), *_ = facts.tolist()
     compiled_reads.add(key % 2**64)
     draw = as_draw(key % 2**64, int(newest), table[row].tolist())
-    return _former(law).form(z, draw)
+    return former.form(z, draw)
 
 
-def _shape_of(z: Tensor, seat: Tensor, newest: Tensor, table: Tensor, law: str) -> Tensor:
+_NOBODY, _NOTHING = np.zeros(1, np.uint64), np.zeros((1, 0))  # what a kernel reads by itself
+
+
+def _note(facts: Tensor) -> None:
+    """Tell who has been read; a device is waited for only while somebody asks."""
+    if any(audit.is_watching for audit in watchers) and not is_captured():
+        compiled_reads.add(int(facts[0, 0]) % 2**64)
+
+
+def _shape_of(z: Tensor, facts: Tensor, newest: Tensor, table: Tensor, law: str) -> Tensor:
     return torch.empty_like(z)
 
 

@@ -1,7 +1,8 @@
 """w = z + Σ_j c_j ξ_{d−j} in fresh memory, with dw/dz = 1.
 
-A copy that autograd knows as a copy, into whose memory the draws are then written. Weights of 16
-bits are made in float32 and rounded to nearest. Knows tensors and draws, not when w is read.
+A copy that autograd knows as a copy, into whose memory the draws are then written; on a GPU both
+at once. Weights of 16 bits are made in float32 and rounded to nearest. Knows tensors and draws, not
+when w is read.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,10 @@ from antipgd.noise.laws import Law
 from antipgd.noise.placement import Shard
 from antipgd.torch import kernel
 from antipgd.torch.adding import compiled_targets
+from antipgd.torch.gpu.choosing import chosen
+from antipgd.torch.gpu.tables import Place, place_of
 from antipgd.torch.parts import is_sharded, local_part
+from antipgd.torch.stepping import refuse_capture
 
 WIDE = (torch.float32, torch.float64)
 NARROW = (torch.bfloat16, torch.float16)
@@ -31,6 +35,7 @@ class Draw(NamedTuple):
     key: NDArray[np.uint64]  # one
     newest: int
     coefficients: NDArray[np.float64]  # one row
+    place: Place | None = None  # the same in a device's memory, as long as the step lasts
 
 
 def as_draw(key: int, newest: int, coefficients: Sequence[float]) -> Draw:
@@ -58,12 +63,16 @@ class Former:
         """
         if in_functorch():
             return self._form_by_sum(z, draw)
+        if known is None or known.dtype is None or not z.is_cpu:  # else it lay on a CPU, and does
+            launching = chosen(z, self.law)
+            if launching is not None and not is_sharded(z):
+                return self._template(launching, z, None).form(z, _place(draw, z.device))
         w = z.clone()
         if known is not None and known.fits(w):
-            known.inject(w.data_ptr(), *draw)
+            known.inject(w.data_ptr(), draw.key, draw.newest, draw.coefficients)
             return w
         target, shard = local_part(w) if is_sharded(w) else (w, None)
-        if target.dtype in WIDE:
+        if target.dtype in WIDE or chosen(target, self.law) is not None:
             template = self.add(target, shard, draw)
             if known is not None and template is not None and w.numel() < MANY:
                 known.remember(w, template.on_one_thread(self._law_arguments))
@@ -82,12 +91,27 @@ class Former:
             self.add(xi, None, draw)
         return (z.to(wide) + xi).to(z.dtype)
 
-    def add(self, tensor: Tensor, shard: Shard | None, draw: Draw) -> Any:
-        """tensor += the draws, in place, in memory that nobody has read yet; 32 or 64 bits.
+    def _template(self, launching: Any, tensor: Tensor, shard: Shard | None) -> Any:
+        """How a tensor on a GPU lies."""
+        layout = (tensor.shape, tensor.stride(), tensor.dtype, shard, tensor.device)
+        if layout not in self._templates:
+            self._templates[layout] = launching.Template(tensor, shard, self.law)
+        return self._templates[layout]
 
-        Returns the template of its layout, if a compiled kernel has one.
+    def add(self, tensor: Tensor, shard: Shard | None, draw: Draw) -> Any:
+        """tensor += the draws, in place, in memory that nobody has read yet.
+
+        Of 32 or 64 bits, unless the GPU kernel is chosen.
+
+        Returns the template of its layout, if the CPU kernel has one.
         """
+        if (launching := chosen(tensor, self.law)) is not None:
+            tensor = tensor.detach()
+            template = self._template(launching, tensor, shard)
+            template.inject(tensor, _place(draw, tensor.device))
+            return None
         if not tensor.is_cpu or compiled_targets() is None:
+            refuse_capture()
             tensor = tensor.detach()
             with torch.no_grad():
                 coefficients = draw.coefficients[0].tolist()
@@ -105,6 +129,14 @@ class Former:
             threads,
         )  # fmt: skip
         return template
+
+
+def _place(draw: Draw, device: torch.device) -> Place:
+    """The draw in a device's memory; brought there if it is not."""
+    if draw.place is not None and draw.place.table.device == device:
+        return draw.place
+    refuse_capture()
+    return place_of(int(draw.key[0]), draw.newest, draw.coefficients[0], device)
 
 
 class Known:

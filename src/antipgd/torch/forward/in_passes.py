@@ -101,8 +101,8 @@ class InPasses(Noise):
             return
         gathered = gathered_parameters(model)
         self._seats = [
-            Seat(m.name, m.parameter, self._keys(m), row, id(m.parameter) in gathered)
-            for row, m in enumerate(self.members)
+            Seat(m.name, m.parameter, self._keys(m), id(m.parameter) in gathered)
+            for m in self.members
         ]
         self._stand_behind(model)
         self._audit()

@@ -32,15 +32,17 @@ from antipgd.torch.forward.calls import (
 from antipgd.torch.forward.formed import FlatWeights, check_unchanged
 from antipgd.torch.forward.formed import formed as as_formed
 from antipgd.torch.forward.forming import Draw, Former, Known, in_functorch
+from antipgd.torch.forward.placing import Places
 from antipgd.torch.forward.recomputing import Recipes
 from antipgd.torch.forward.rounding import check_read
+from antipgd.torch.gpu.tables import Place
 
 
 class Seat:
     """One parameter that takes noise, wherever in the model it is read."""
 
     __slots__ = (
-        "coefficients", "dtype", "facts", "gathered", "key", "keys", "known", "name", "parameter",
+        "coefficients", "dtype", "gathered", "key", "keys", "known", "name", "parameter", "place",
         "still",
     )  # fmt: skip
 
@@ -49,7 +51,6 @@ class Seat:
         name: str,
         parameter: Tensor,
         keys: Callable[[int], int],
-        row: int,
         gathered: bool = False,
     ) -> None:
         """`keys` are those of a step's draws; `gathered`: FSDP2 lets passes read another tensor."""
@@ -59,7 +60,7 @@ class Seat:
         self.coefficients = np.zeros((1, 1))
         self.still = True  # it carries no draw
         self.known = Known()
-        self.facts = torch.from_numpy(np.array([self.key[0], row], np.uint64).view(np.int64))
+        self.place: Place | None = None  # of what it draws, in a device's memory
 
 
 class Passes:
@@ -75,12 +76,12 @@ class Passes:
         self.hook_id = RemovableHandle(OrderedDict()).id  # of the hooks around the modules' calls
         self.silent: weakref.WeakSet[Module] = weakref.WeakSet()  # whose calls open no pass
         self.refused_when_compiled = ""
-        self.newest = torch.zeros((), dtype=torch.int64)
-        self.table = torch.zeros(0, 1, dtype=torch.float64)
+        self.newest = 0  # the newest draw that the passes to come read
+        self._places = Places(law)
+        self._lasts = drawing.per != "micro-batch"  # a draw, for the step, even if recomputed
         self.audit: Audit | None = None
         self.number = number  # of the micro-batch in its step, or of the rank
         self._first_number = number
-        self._newest = 0
         self._seats: list[Seat] = []
         self._rows: list[list[float]] = []
         self._arrived = False  # whether a gradient came since the pass began
@@ -101,9 +102,10 @@ class Passes:
         """Take these coefficients for the passes to come: a step was made."""
         self._arrived, self._began, self._mixed = False, 0, 0
         self.noisy = self.clean = False
-        self.newest.fill_(newest)
-        self._newest = newest
+        self.newest = newest
+        self._places.advance(newest)
         same = seats is self._seats and rows == self._rows
+        same = same and self._places.fit([seat.parameter for seat in seats])
         if not same or self.number != self._first_number:
             self.number = self._first_number
             self._seats, self._rows = seats, rows
@@ -122,16 +124,16 @@ class Passes:
             self.audit.know(self._seats)
         which, sign = self.drawing.of_pass(self.number)
         table = sign * np.array(self._rows, np.float64).reshape(len(self._seats), -1)
-        if self.table.shape == table.shape:
-            self.table.copy_(torch.from_numpy(table))
-        else:
-            self.table = torch.from_numpy(table.copy())
         takes = [any(row) for row in self._rows]
         for i, seat in enumerate(self._seats):
             seat.coefficients = table[i : i + 1]
             seat.still = not takes[i]
             if self.drawing.per != "step":
                 seat.key = np.array([seat.keys(which)], np.uint64)
+        keys = np.array([seat.key[0] for seat in self._seats], np.uint64)
+        places = self._places.take([seat.parameter for seat in self._seats], keys, table)
+        for seat, place in zip(self._seats, places, strict=True):
+            seat.place = place
 
     def _next_micro_batch(self) -> None:
         """Another draw, if a gradient has come since the last pass began."""
@@ -316,7 +318,7 @@ class Passes:
         key = (id(z), torch.is_grad_enabled())
         if key in formed:
             return formed[key].w
-        draw = Draw(seat.key, self._newest, seat.coefficients)
+        draw = self.draw_of(seat)
         w = self.former.form(z, draw, seat.known)
         formed[key] = as_formed(seat.name, z, w, draw)
         if self._recipes is not None and self._calls:
@@ -329,7 +331,8 @@ class Passes:
 
     def draw_of(self, seat: Seat) -> Draw:
         """What the passes to come add to a parameter."""
-        return Draw(seat.key, self._newest, seat.coefficients)
+        place = seat.place if self._lasts else None
+        return Draw(seat.key, self.newest, seat.coefficients, place)
 
     def source_of(self, tensor: Tensor | None) -> Tensor | None:
         """z, where somebody puts back as a parameter what he has read as w."""

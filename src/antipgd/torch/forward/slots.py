@@ -57,9 +57,10 @@ def _read_compiled(slots: Slots, seat: Seat, z: Tensor) -> Tensor:
         return z
     if passes.refused_when_compiled:
         raise RuntimeError(passes.refused_when_compiled)
-    return torch.ops.antipgd.perturbed.default(
-        z, seat.facts, passes.newest, passes.table, passes.law
-    )
+    if seat.place is None:
+        return z
+    facts, newest, table = seat.place
+    return torch.ops.antipgd.perturbed.default(z, facts, newest, table, passes.law)
 
 
 class Enter:
@@ -71,7 +72,8 @@ class Enter:
     def __call__(self, module: Module, args: Any) -> None:
         """The forward pre-hook."""
         if torch.compiler.is_compiling():
-            if module.training and torch.compiler.is_exporting():
+            # Not is_exporting(), which torch 2.9 to 2.11 take for True in all that they compile.
+            if module.training and torch.compiler._is_exporting_flag:
                 self.passes.refuse_to_be_kept("torch.export")
             if module.training or self.passes.depth > 0:
                 self.passes.depth += 1

@@ -1,0 +1,62 @@
+"""Step, keys and coefficients of all seats, in the memory of each device that draws for itself.
+
+Written in place, so that passes which were compiled, or captured in a CUDA graph, read what comes
+next. The CPU's is what a compiled pass reads where no kernel reads memory.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from antipgd.noise import Law
+from antipgd.torch.gpu.choosing import draws_on
+from antipgd.torch.gpu.tables import Place
+
+CPU = torch.device("cpu")
+
+
+class Places:
+    """What the seats draw now, on each device."""
+
+    def __init__(self, law: Law) -> None:
+        self._law = law
+        self._by_device: dict[torch.device, Place] = {}
+        self._homes: list[torch.device] = []
+        self._newest = 0
+
+    def fit(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether these lie on the devices that the last ones lay on."""
+        return self._homes == [parameter.device for parameter in parameters]
+
+    def advance(self, newest: int) -> None:
+        """Another step."""
+        self._newest = newest
+        for place in self._by_device.values():
+            place.newest.fill_(newest)
+
+    def take(
+        self, parameters: Sequence[Tensor], keys: NDArray[np.uint64], table: NDArray[np.float64]
+    ) -> list[Place]:
+        """Other keys or coefficients; returns where each parameter's own are."""
+        self._homes = [parameter.device for parameter in parameters]
+        rows = np.arange(len(keys), dtype=np.uint64)
+        facts = torch.from_numpy(np.stack([keys, rows], axis=1).view(np.int64))
+        own = {d: d if draws_on(d, self._law) is not None else CPU for d in set(self._homes)}
+        there = {
+            home: self._put(home, facts, torch.from_numpy(table)) for home in set(own.values())
+        }
+        self._by_device = there
+        seats = enumerate(there[own[device]] for device in self._homes)
+        return [place._replace(facts=place.facts[row : row + 1]) for row, place in seats]
+
+    def _put(self, device: torch.device, facts: Tensor, table: Tensor) -> Place:
+        place = self._by_device.get(device)
+        if place is None or place.table.shape != table.shape:
+            newest = torch.full((), self._newest, dtype=torch.int64, device=device)
+            return Place(facts.to(device, copy=True), newest, table.to(device, copy=True))
+        place.facts.copy_(facts)
+        place.table.copy_(table)
+        return place
