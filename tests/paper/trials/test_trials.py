@@ -1,0 +1,177 @@
+"""One's own function over a grid: every call once, resumed, told of; means with intervals."""
+
+import json
+import math
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from antipgd.cli import main
+from antipgd.estimate import Estimate
+from antipgd.paper import try_function
+from antipgd.paper.record import record_from
+from antipgd.paper.trials.running import record_of
+from antipgd.paper.trials.spec import Trial, find_function, name_for, plan_trials, source_of
+
+HERE = Path(__file__).parent
+GRID = "--sigma 0,0.5 --lr 0.1 --set width=1,3 --seeds 2 --threads 2"
+
+
+@pytest.fixture
+def functions(tmp_path, monkeypatch):
+    """A copy of the module in a folder of its own, where the command is given."""
+    shutil.copy(HERE / "trial_functions.py", tmp_path / "mine.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    yield "mine"
+    sys.modules.pop("mine", None)
+
+
+def run(capsys, words):
+    code = main(words.split())
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def calls(out="trials"):
+    return sum(len(path.read_text()) for path in Path(out, "checkpoints").rglob("calls"))
+
+
+def test_every_combination_is_called_once_and_found_again(functions, capsys):
+    code, out, _ = run(capsys, f"try mine:train {GRID}")
+    assert code == 0
+    assert "8 of 8 trials done, 0 found stored and 8 run" in out
+    assert calls() == 8
+    table = pd.read_csv("trials/table.csv")
+    assert len(table) == 8
+    wanted = table["sigma"] + 10 * table["lr"] + 100 * table["width"] + table["seed"]
+    assert table["loss"].tolist() == pytest.approx(wanted.tolist())
+    code, out, _ = run(capsys, f"try mine:train {GRID} --lr 0.2")
+    assert "16 of 16 trials done, 8 found stored and 8 run" in out
+    assert calls() == 16
+    assert run(capsys, "status --out trials")[1].split()[:2] == ["done", "16"]
+
+
+def test_the_means_are_those_over_seeds(functions, capsys):
+    _, out, _ = run(capsys, f"try mine:train {GRID}")
+    summary = pd.read_csv("trials/summary.csv")
+    assert summary[["sigma", "width"]].values.tolist() == [[0, 1], [0, 3], [0.5, 1], [0.5, 3]]
+    for _, row in summary.iterrows():
+        base = row["sigma"] + 1 + 100 * row["width"]
+        wanted = Estimate.of([base, base + 1])
+        assert row["loss mean"] == pytest.approx(wanted.mean)
+        assert [row["loss low"], row["loss high"]] == pytest.approx(wanted.interval())
+        assert row["loss n"] == 2
+    assert re.search(r"0\.0 +0\.1 +1 +101\.5 \[95\.15, 107\.9\], n=2 +0\.5 \[0\.5, 0\.5\]", out)
+    assert "Student's 95 % intervals over seeds" in out
+
+
+def test_a_changed_file_is_said_and_all_is_run_anew(functions, capsys):
+    run(capsys, f"try mine:train {GRID}")
+    code, _, said = run(capsys, f"try mine:train {GRID}")
+    assert (code, said) == (0, "")
+    with open("mine.py", "a") as file:
+        file.write("# another\n")
+    del sys.modules["mine"]
+    code, out, said = run(capsys, f"try mine:train {GRID}")
+    assert "the file of mine:train has changed since the last time: all is run anew" in said
+    assert "0 found stored and 8 run" in out
+    assert calls() == 16
+
+
+def test_what_goes_wrong_is_said_and_the_others_go_on(functions, capsys):
+    words = "try mine:misbehave --sigma 0,1,2,3,4,5,6 --seeds 2 --threads 2"
+    code, out, said = run(capsys, words)
+    assert code == 1
+    assert "2 of 14 trials done" in out
+    assert "1.5 [-4.853, 7.853], n=2" in out
+    assert "2, n=1" in out  # of a number that one seed alone returned
+    for text in (
+        "sigma=1.0 seed=0 and 1 more: RuntimeError: no luck",
+        "sigma=2.0 seed=0 and 1 more: ValueError: loss must be a finite number; got nan",
+        "sigma=3.0 seed=0 and 1 more: TypeError: mine:misbehave must return a dictionary of num",
+        "sigma=4.0 seed=0 and 1 more: the process was ended by SIGKILL",
+        "sigma=5.0 seed=0 and 1 more: ValueError: mine:misbehave returned 'sigma', which is no",
+        "sigma=6.0 seed=0 and 1 more: ValueError: loss must be a finite number; got 'low'",
+        "12 trials failed; --retry tries them again",
+    ):
+        assert text in said
+    again = run(capsys, words)
+    assert "14 found stored and 0 run" in again[1]
+    retried = run(capsys, f"{words} --retry")
+    assert "2 found stored and 12 run" in retried[1]
+
+
+def test_a_function_that_takes_anything_is_given_all_and_one_thread(functions, capsys):
+    run(capsys, "try mine:anything --sigma 1 --set a=x,true --seeds 1 --threads 1")
+    table = pd.read_csv("trials/table.csv")
+    assert table["count"].tolist() == [3, 3]
+    assert table["threads"].tolist() == [1, 1]
+    assert table["a"].tolist() == ["x", "True"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("mine:trian --seeds 1", "cannot find 'mine:trian': module 'mine' has no attribute"),
+        ("mine --seeds 1", "a function is named module:function; got 'mine'"),
+        ("no_such:f --seeds 1", "cannot find 'no_such:f': No module named 'no_such'"),
+        ("mine:number --seeds 1", "'mine:number' is no function: 3"),
+        ("mine:train --lr 1 --seeds 1", "mine:train needs 'sigma', and no value is given for it"),
+        ("mine:misbehave --sigma 1 --lr 1 --seeds 1", "mine:misbehave takes no 'lr'; accepted"),
+        ("mine:train --sigma 1 --lr 1 --set widht=1 --seeds 1", "did you mean 'width'?"),
+        ("mine:train --sigma 1 --lr 1 --set folder=x --seeds 1", "'folder' is given to each"),
+        ("mine:train --sigma 1 --lr 1 --set lr=1 --seeds 1", "'lr' cannot be a setting of its"),
+        ("mine:train --sigma -1 --lr 1 --seeds 1", "sigma must be a finite number >= 0; got -1.0"),
+        ("mine:train --sigma x --lr 1 --seeds 1", "--sigma: 'x' is not a number"),
+        ("mine:train --sigma 1 --lr 1 --seeds 0", "seeds must be a whole number >= 1; got 0"),
+        ("mine:train --sigma 1 --lr 1 --seeds 1 --set width", "--set takes NAME=VALUE,..."),
+    ],
+)
+def test_what_is_refused_before_anything_runs(words, message, functions, capsys):
+    code, _, said = run(capsys, f"try {words}")
+    assert code == 2
+    assert message in said
+    assert not Path("trials").exists()
+
+
+def test_in_python_it_returns_the_means(functions, tmp_path):
+    settings = {"sigma": 0.5, "lr": [0.1], "seeds": [3], "set": {"width": 1}, "threads": 1}
+    means = try_function("mine:train", out="own", show_progress=False, **settings)
+    assert means["loss mean"].tolist() == [0.5 + 1 + 100 + 3]
+    assert math.isnan(means["loss low"][0])
+    assert means["accuracy n"].tolist() == [1]
+    with pytest.warns(UserWarning, match="2 of 2 trials failed; the first: .*sigma=1.0 seed=0"):
+        assert not len(try_function("mine:misbehave", sigma=1, seeds=2, show_progress=False))
+
+
+def test_a_function_is_named_so_that_other_processes_find_it():
+    assert name_for(find_function) == "antipgd.paper.trials.spec:find_function"
+    with pytest.raises(ValueError, match="must be a function of a module"):
+        name_for(lambda: None)
+
+
+def test_a_trial_is_what_its_canonical_text_says():
+    trial = Trial("m:f", "abc", (("sigma", 0.5), ("flag", True), ("seed", 3)))
+    assert Trial.from_plain(json.loads(trial.canonical())) == trial
+    assert (trial.seed, trial.settings) == (3, (("sigma", 0.5), ("flag", True)))
+    other = Trial("m:f", "abd", trial.arguments)
+    assert other.name != trial.name
+
+
+def test_a_record_comes_back_from_its_text():
+    trial = Trial("m:f", "abc", (("seed", 0),))
+    record = record_of(trial, {"loss": 0.1, "steps": 3})
+    assert record.points == ((1, "loss", 0.1), (1, "steps", 3.0))
+    assert record_from(json.loads(record.to_json()), Trial.from_plain) == record
+
+
+def test_plans_have_each_call_once(functions):
+    trials = plan_trials("mine:train", seeds=2, sigma=[0.1, 0.1], lr=1, set={"width": [1, 2]})
+    assert len(trials) == 4
+    assert {trial.source for trial in trials} == {source_of("mine:train")}

@@ -1,0 +1,38 @@
+"""Training functions of a user, good and bad."""
+
+import os
+import signal
+
+import numpy as np
+
+CALLS = "calls"
+
+
+def train(sigma, lr, seed, width=2, folder=None):
+    """Leaves a line for each call, so that calls can be counted."""
+    with (folder / CALLS).open("a") as file:
+        file.write("x")
+    return {"loss": sigma + 10 * lr + 100 * width + seed, "accuracy": np.float32(0.5)}
+
+
+def misbehave(sigma, seed):
+    if sigma == 1:
+        raise RuntimeError("no luck")
+    if sigma == 2:
+        return {"loss": float("nan")}
+    if sigma == 3:
+        return [1.0]
+    if sigma == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if sigma == 5:
+        return {"sigma": 1.0}
+    if sigma == 6:
+        return {"loss": "low"}
+    return {"loss": 1.0 + seed} if seed else {"loss": 1.0, "extra": 2}
+
+
+def anything(**settings):
+    return {"count": len(settings), "threads": int(os.environ["OMP_NUM_THREADS"])}
+
+
+number = 3
