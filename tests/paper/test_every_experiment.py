@@ -7,6 +7,7 @@ error anywhere in `claims` or `plot` is found in seconds instead of after minute
 """
 
 import math
+import re
 import warnings
 from fnmatch import fnmatchcase
 from functools import cache
@@ -16,18 +17,30 @@ import numpy as np
 import pytest
 
 from antipgd.paper.claims import NOT_AT_MINIMUM, SEVERITY
-from antipgd.paper.coverage import paper_claims
-from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, more_runs_of, runs_of
+from antipgd.paper.coverage import decided, paper_claims
+from antipgd.paper.errata import SLIPS
+from antipgd.paper.exhibits import caption, on_network, row_of
+from antipgd.paper.experiments import (
+    EXPERIMENTS,
+    about,
+    chapter_of,
+    is_scaled,
+    load,
+    more_runs_of,
+    runs_of,
+    title_of,
+)
 from antipgd.paper.figures import rendered
 from antipgd.paper.networks.scales import scale_named
 from antipgd.paper.networks.spec import MEASURES
 from antipgd.paper.record import Record
+from antipgd.paper.report import Erratum, Item, page
 from antipgd.paper.results import Results
 from antipgd.paper.simulation.problems import make_problem
 
 RELAX_STEPS = 10
 SMOKE = scale_named("smoke")
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+VERDICTS = (Path(__file__).parents[2] / "docs" / "verdicts.md").read_text("utf-8")
 
 
 @cache
@@ -107,12 +120,12 @@ def results_of(name, kind):
     return Results(records.values())
 
 
-def check_readme(name, claims):
-    """Rows that this experiment decides alone have as many parts in README."""
+def check_page_of_verdicts(name, claims):
+    """Rows that this experiment decides alone have as many parts on the page of verdicts."""
     for row in paper_claims():
         if row.experiments == [name]:
             start = f"| {row.title} | ".replace("|v|", "\\|v\\|")
-            (line,) = [line for line in README.splitlines() if line.startswith(start)]
+            (line,) = [line for line in VERDICTS.splitlines() if line.startswith(start)]
             assert f" of {len(row.deciding(claims))} | " in line
 
 
@@ -145,7 +158,50 @@ def test_claims_and_figure_of_any_records(name, kind):
             assert math.isfinite(claim.value), claim
             assert claim.low <= claim.value <= claim.high, claim
     if not is_scaled(name):
-        check_readme(name, claims)
+        check_page_of_verdicts(name, claims)
     for pattern in patterns:
         if pattern.partition(".")[0] == name and ".full_" not in pattern:  # of the larger scale
             assert any(fnmatchcase(id_, pattern) for id_ in ids), pattern
+
+
+LARGEST = 3_000_000  # bytes of the page
+
+
+def an_item(name):
+    results = results_of(name, "finite")
+    svg = rendered(load(name).plot(results), "svg")
+    runs = [record.run for record in results.records]
+    return Item(name, title_of(name), about(name), load(name).claims(results), svg, None,
+                caption(name, runs), chapter_of(name), on_network(runs))  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_page_of_all_experiments_is_small():
+    """Of random numbers, whose lines go up and down at every point: real ones are smoother."""
+    items = [an_item(name) for name in EXPERIMENTS]
+    rows = decided([claim for item in items for claim in item.claims], EXPERIMENTS)
+    slips = [Erratum(s.where, s.printed, s.right, s.shown_by()) for s in SLIPS]
+    html = page(items, rows=[*map(row_of, rows)], notes=[], provenance={}, command="antipgd paper",
+                errata=slips)  # fmt: skip
+    assert len(html.encode()) < LARGEST
+    assert html.count("<figure") == len(EXPERIMENTS) + 1
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_caption_says_how_many_seeds_were_judged(name):
+    shows = load(name).SHOWS
+    assert shows.endswith(".")
+    assert set(re.findall(r"\{(\w*)\}", shows)) <= {"seeds"}
+    if not is_scaled(name):
+        seeds = load(name).SEEDS
+        assert ("{seeds}" in shows) == (seeds > 1)
+        assert caption(name, runs_of(name)) == shows.format(seeds=seeds)
+        fewer = shows.format(seeds=2 if runs_of(name) else seeds)
+        assert caption(name, planned(name)) == fewer
+
+
+def test_networks_are_those_in_which_one_is_trained():
+    found = {name for name in EXPERIMENTS if on_network(runs_of(name))}
+    assert found >= {name for name in EXPERIMENTS if is_scaled(name)}
+    assert found >= {"student_teacher", "digits_networks", "pac_bayes_digits", "one_hidden_unit"}
+    assert not found & {"regression", "sensing", "valley_exit", "moments", "pac_bayes"}

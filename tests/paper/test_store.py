@@ -162,9 +162,9 @@ def test_finished_runs_are_skipped(store, monkeypatch):
     asked = []
     real = Store.put
 
-    def put(self, record):
+    def put(self, record, by):
         asked.append(record.run.seed)
-        real(self, record)
+        real(self, record, by)
 
     monkeypatch.setattr(Store, "put", put)
     outcome = complete(runs, store, on_threads(1))

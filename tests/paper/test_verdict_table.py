@@ -1,4 +1,4 @@
-"""The verdicts in Markdown: three kinds, counted apart, and README has what was printed."""
+"""The verdicts in Markdown: three kinds, counted apart, and the documents have what was printed."""
 
 import re
 from pathlib import Path
@@ -11,9 +11,11 @@ from antipgd.paper.coverage import paper_claims as rows_of_the_paper
 from antipgd.paper.experiments import EXPERIMENTS, load
 from antipgd.paper.files import FilesUsageError
 from antipgd.paper.results import Results
-from antipgd.paper.verdict_table import BEGIN, END, as_markdown, put_into, tally
+from antipgd.paper.verdict_table import MARKS, as_markdown, in_short, put_into, tally
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+VERDICTS, README = ROOT / "docs" / "verdicts.md", ROOT / "README.md"
+BEGIN, END = MARKS["all"]
 
 
 def a_row(kind, *verdicts, title="it | is so"):
@@ -67,18 +69,38 @@ def test_a_row_is_judged_when_all_its_experiments_are():
     assert (found["tuned_pgd"].verdict, found["tuned_pgd"].held) == (HOLDS, 1)
 
 
-def readme_table():
-    return README.read_text("utf-8").partition(f"{BEGIN}\n")[2].partition(f"{END}\n")[0]
+def shown_table():
+    return VERDICTS.read_text("utf-8").partition(f"{BEGIN}\n")[2].partition(f"{END}\n")[0]
 
 
-def test_readme_has_every_row_in_its_order():
-    """If it fails: make paper, then python -m antipgd.paper.verdict_table results README.md"""
-    lines = [line for line in readme_table().splitlines()
+def test_the_short_form_has_the_counts_and_what_is_said():
+    rows = [a_row("paper", HOLDS, HOLDS), a_row("paper", FAILS), a_row("machine", HOLDS)]
+    said = ["It gained.", "| a | b |\n|---|---|\n| c | 2 |"]
+    assert in_short(as_markdown(rows, 1_200, said)) == (
+        "It gained.\n\n| a | b |\n|---|---|\n| c | 2 |\n\n"
+        "1,200 small training runs, 4 statements judged. Claims of the paper: 2 rows of 3 "
+        "parts; 1 holds, 1 fails ([each with its interval](docs/verdicts.md)).\n"
+    )
+    begin, end = MARKS["short"]
+    document = f"a\n{begin}\n{end}\nb\n"
+    put = put_into(document, as_markdown(rows, 1_200))
+    assert put == f"a\n{begin}\n{in_short(as_markdown(rows, 1_200))}{end}\nb\n"
+
+
+def test_readme_has_the_short_form_of_the_table_that_is_shown():
+    assert put_into(README.read_text("utf-8"), shown_table()) == README.read_text("utf-8")
+    assert "Small networks, " in README.read_text("utf-8")
+
+
+def test_the_page_of_verdicts_has_every_row_in_its_order():
+    """If it fails: make paper, then
+    python -m antipgd.paper.verdict_table results docs/verdicts.md README.md"""
+    lines = [line for line in shown_table().splitlines()
              if re.match(r"\| .* \| .* \|( \d|  \|)", line)]  # fmt: skip
     titles = [row.title for kind in KINDS for row in rows_of_the_paper() if row.kind == kind]
     assert [line[2:].partition(" | ")[0].replace("\\|", "|") for line in lines] == titles
     for kind, words in KINDS.items():
-        (head,) = [line for line in readme_table().splitlines() if line.startswith(f"| {words}")]
+        (head,) = [line for line in shown_table().splitlines() if line.startswith(f"| {words}")]
         own = {row.title for row in rows_of_the_paper() if row.kind == kind}
         shown = [line for line, title in zip(lines, titles, strict=True) if title in own]
         found = [re.search(r"\| \d+ of (\d+) \|", line) for line in shown]
@@ -86,8 +108,8 @@ def test_readme_has_every_row_in_its_order():
         assert f": {len(shown)} rows of {sum(parts)} parts; " in head
 
 
-def test_readme_shows_what_is_judged_without_a_run():
-    """The rows that need no run are judged here and must be in README word for word."""
+def test_the_page_of_verdicts_shows_what_is_judged_without_a_run():
+    """The rows that need no run are judged here and must be there word for word."""
     alone = [name for name in EXPERIMENTS if "scale" not in load(name).runs.__code__.co_varnames
              and not load(name).runs(2)]  # fmt: skip
     claims = [claim for name in alone for claim in load(name).claims(Results([]))]
@@ -96,4 +118,4 @@ def test_readme_shows_what_is_judged_without_a_run():
     assert len(judged) >= 12
     for line in as_markdown(judged, 0).splitlines():
         if re.search(r"\| \d+ of \d+ \|", line):
-            assert line in readme_table().splitlines()
+            assert line in shown_table().splitlines()

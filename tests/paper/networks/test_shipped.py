@@ -227,7 +227,7 @@ def test_figures_of_what_is_there_need_one_seed_of_every_arm():
             first.append(Record(run, "ok", None, None, tuple(points), {}, None, None))
     figures = drawn(first, SMOKE)
     assert list(figures) == NAMES
-    titles = [axes.get_title() for axes in figures["cifar"].axes]
+    titles = [axes.get_title("left") for axes in figures["cifar"].axes]
     assert len([title for title in titles if title]) == 6  # no panel for tuning
     without_gd = [r for r in first if r.run.method != "gd"]
     assert list(drawn(without_gd, SMOKE)) == ["recover", "anti_sgd_network"]

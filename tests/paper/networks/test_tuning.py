@@ -248,7 +248,7 @@ def test_a_file_that_cannot_be_read_is_refused(text, tmp_path):
 def test_the_command_writes_what_is_used_then(tmp_path, monkeypatch, capsys):
     train = Trainings(MIDDLES | {"anti": 0.01 / 2**9})
 
-    def complete(runs, store, threads, device, retry):
+    def complete(runs, store, threads, device, engine, retry):
         return Outcome({r.run.name: r for r in train(runs)})
 
     monkeypatch.setattr(tuning, "complete_trainings", complete)
@@ -277,7 +277,7 @@ def test_what_ends_at_no_minimum_is_not_chosen_however_accurate():
 
 
 def test_without_all_trainings_nothing_is_chosen(tmp_path, monkeypatch, capsys):
-    def fail(runs, store, threads, device, retry):
+    def fail(runs, store, threads, device, engine, retry):
         return Outcome(failures={runs[0].name: Failure(runs[0], "out of luck", "")})
 
     monkeypatch.setattr(tuning, "complete_trainings", fail)

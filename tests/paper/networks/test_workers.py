@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from antipgd.cli import main
+from antipgd.paper.engines import processes
 from antipgd.paper.files import FilesError
 from antipgd.paper.networks import machine
-from antipgd.paper.networks import workers as processes
 from antipgd.paper.networks.checkpoint import Checkpoints
 from antipgd.paper.networks.spec import make_training
 from antipgd.paper.networks.train import train
@@ -82,7 +82,7 @@ def test_two_commands_do_not_train_in_one_folder(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with (tmp_path / "checkpoints" / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(FilesError, match="another command is training in"):
+        with pytest.raises(FilesError, match="another command is running in"):
             complete_trainings([spec("gd")], store, 1, show_progress=False)
     done = complete_trainings([spec("gd", epochs=1)], store, 1, show_progress=False)
     assert len(done.records) == 1
@@ -144,9 +144,9 @@ def test_processes_are_dealt_to_the_devices(monkeypatch):
     made = []
 
     class Worker(processes._Worker):
-        def __init__(self, stop, root, device):
+        def __init__(self, stop, device):
             made.append(device)
-            super().__init__(stop, root, device)
+            super().__init__(stop, device)
 
     monkeypatch.setattr(processes, "_Worker", Worker)
     monkeypatch.setattr(machine, "devices", lambda device: ["cpu", "cpu:0"])

@@ -15,7 +15,7 @@ from antipgd.noise.stream import key_indices
 from antipgd.paper.record import Failure
 from antipgd.paper.simulation.blocks import LANE_FIELDS, LANES, Block, blocks_of
 from antipgd.paper.simulation.compiled import CompiledStepper
-from antipgd.paper.simulation.cost import cost, seconds_needed
+from antipgd.paper.simulation.cost import Pace, cost, seconds_needed
 from antipgd.paper.simulation.local import run_local
 from antipgd.paper.simulation.problems import PROBLEMS, Problem, QuadraticRegression, codes, name_of
 from antipgd.paper.simulation.simulate import simulate
@@ -516,3 +516,25 @@ def test_relaxations_cost_full_gradients_at_most(monkeypatch):
     assert cost([run("sgd", steps=10)]) == pytest.approx((0.1, 100_000))
     assert cost([run("anti", steps=10)]) == pytest.approx((0.1, 100_000))
     assert cost([run("sgd", steps=10, relax=False)]).relaxations == 0
+
+
+def test_weighted_ticks_add_up_to_what_is_expected(monkeypatch):
+    """Also for blocks with fewer runs than lanes; a kind of block is timed once."""
+    timed = []
+
+    def seconds(block):
+        timed.append(block.shared.problem)
+        return {"quadratic_regression": 4.0, "widening_valley": 0.5}[block.shared.problem]
+
+    monkeypatch.setattr("antipgd.paper.simulation.cost._seconds_per_step", seconds)
+    many = [run("gd", lr=0.01 * (i + 1), steps=10, relax=False) for i in range(11)]
+    valley = [run("anti", problem="widening_valley", lr=0.01 * i, sigma=0.1, steps=20, relax=False)
+              for i in (1, 2, 3)]  # fmt: skip
+    runs = [*many, *valley]
+    pace, ticks = Pace(), []
+    expected = pace.expect(runs, show=False)
+    assert expected == 2 * 10 * 4.0 + 20 * 0.5  # eleven runs are two blocks
+    assert sorted(timed) == ["quadratic_regression", "widening_valley"]
+    results = list(run_local(runs, 2, ticks.append, pace.of_run))
+    assert len(results) == 14
+    assert sum(ticks) == pytest.approx(expected)

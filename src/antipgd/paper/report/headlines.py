@@ -1,0 +1,97 @@
+"""What came out, in five sentences made from the rows, so that they are true of any verdicts.
+
+The paper's claims in numbers; its two small problems; networks; its formulas and slips; the law at
+real learning rates. A sentence about what is not there is not said.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from antipgd.paper.claims import FAILS, HOLDS, LEVEL, NOT_AT_MINIMUM, UNDECIDED
+from antipgd.paper.coverage import NOT_JUDGED
+from antipgd.paper.report.content import Erratum, Row
+from antipgd.paper.report.markup import tally
+
+_ONE = {HOLDS: "holds", LEVEL: "is level", UNDECIDED: "is undecided",
+        NOT_AT_MINIMUM: "was not at a minimum", FAILS: "fails"}  # fmt: skip
+_MANY = {HOLDS: "hold", LEVEL: "are level", UNDECIDED: "are undecided",
+         NOT_AT_MINIMUM: "were not at a minimum", FAILS: "fail"}  # fmt: skip
+PROBLEMS = {"regression": "quadratic regression", "sensing": "matrix sensing"}
+FORMULAS = (
+    "smoothing", "implicit_bias", "cond_variance", "larger_variance", "implicit_reg", "sharpness",
+    "valley_exit", "valley_trace", "pgd_diverges", "variations", "moments_formula", "moments_bound",
+)  # fmt: skip
+BY_READING = "by reading"
+
+
+def headlines(
+    rows: Sequence[Row], errata: Sequence[Erratum] = (), said: Sequence[str] = ()
+) -> dict[str, str]:
+    """The sentences, in plain text, by what they are about; `said` is what experiments say of
+    networks."""
+    by = {row.id: row for row in rows}
+    found = {
+        "The paper's claims": _claims([row for row in rows if row.kind == "paper"]),
+        "Small problems": _problems(by),
+        "Networks": " ".join(said),
+        "Theory": _theory([by[name] for name in FORMULAS if name in by], errata),
+        "Learning rates": _law(by.get("finite_rate")),
+    }
+    return {about: sentence for about, sentence in found.items() if sentence}
+
+
+def _judged(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.verdict in _ONE]
+
+
+def _shares(rows: Sequence[Row]) -> str:
+    """Of several claims: "17 hold, 3 are undecided and 1 fails"."""
+    parts = [f"{count} {(_MANY if count > 1 else _ONE)[verdict]}"
+             for verdict, count in tally([row.verdict for row in rows])]  # fmt: skip
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
+
+
+def _claims(rows: Sequence[Row]) -> str:
+    judged = _judged(rows)
+    if not judged:
+        return ""
+    left = len(rows) - len(judged)
+    rest = f"; {left} {'was' if left == 1 else 'were'} {NOT_JUDGED} here" if left else ""
+    return f"Of {len(judged)} claims of the paper, {_shares(judged)}{rest}."
+
+
+def _verdict(row: Row) -> str:
+    return f"{_ONE[row.verdict]} ({row.held} of {row.parts} comparisons hold)"
+
+
+def _problems(by: Mapping[str, Row]) -> str:
+    there = {words: by[name] for name, words in PROBLEMS.items() if name in by}
+    parts = [f"on {words} this {_verdict(row)}" for words, row in there.items() if _judged([row])]
+    if not parts:
+        return ""
+    return (
+        "Has Anti-PGD the lowest test loss and the lowest trace, at every learning rate and noise "
+        f"level tried? {'; '.join(parts)}.".replace("? on", "? On")
+    )
+
+
+def _theory(rows: Sequence[Row], errata: Sequence[Erratum]) -> str:
+    judged = _judged(rows)
+    parts = []
+    if judged:
+        one = "claim of its theory" if len(judged) == 1 else "claims of its theory"
+        parts.append(f"of {len(judged)} {one}, {_shares(judged)}")
+    if errata:
+        computed = sum(slip.shown_by != BY_READING for slip in errata)
+        slips = "slip" if len(errata) == 1 else "slips"
+        parts.append(f"we found {len(errata)} {slips}, {computed} shown by a computation")
+    sentence = "; ".join(parts)
+    return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""
+
+
+def _law(row: Row | None) -> str:
+    if row is None or not _judged([row]):
+        return ""
+    return (
+        "Our law for learning rates as they are used, that not the trace falls but a sharpness "
+        f"that depends on the rate and on momentum, {_verdict(row)}."
+    )

@@ -1,0 +1,93 @@
+"""The verdicts, row by row: each in a line, with the paper's words beside it."""
+
+from collections.abc import Mapping, Sequence
+
+from antipgd.paper.coverage import KINDS
+from antipgd.paper.report.content import Row
+from antipgd.paper.report.markup import (
+    anchor,
+    badge,
+    body,
+    cell,
+    counts,
+    head_cell,
+    line,
+    sentence,
+    shown_for,
+    table,
+    text,
+)
+
+RULE = (
+    "A claim holds or fails when its whole 95 % interval lies on one side of a bound fixed "
+    "beforehand, and it does so by Holm's step-down over all parts of its row; otherwise it is "
+    "undecided. Two things compared are level when the whole interval lies within a margin fixed "
+    "beforehand. A row takes the worst verdict of its parts. Checks of the machine can hardly "
+    "fail; they and what we add are counted apart from the paper's claims."
+)
+
+
+def verdicts(
+    rows: Sequence[Row], notes: Sequence[str], sections: Mapping[str, int], networks: set[str]
+) -> str:
+    """All rows, kind by kind, and the rule by which they are judged."""
+    groups = {kind: [row for row in rows if row.kind == kind] for kind in KINDS}
+    remarks = "".join(f"<li>{text(note, sections)}</li>\n" for note in notes)
+    return "\n".join(
+        [
+            '<section id="verdicts">\n<h2>Verdicts</h2>',
+            f"<details class=\"rule\"><summary>How a verdict is made</summary>\n<p>{RULE}</p>"
+            + (f'\n<ul class="notes">\n{remarks}</ul>' if notes else "")
+            + "</details>",
+            *(_group(kind, group, sections, networks) for kind, group in groups.items() if group),
+            "</section>",
+        ]
+    )  # fmt: skip
+
+
+def on_network(row: Row, networks: set[str]) -> bool:
+    """Whether an experiment that bears on it trains a network."""
+    return bool(networks.intersection(row.experiments))
+
+
+def _group(kind: str, rows: Sequence[Row], sections: Mapping[str, int], networks: set[str]) -> str:
+    """The rows of one kind under their counts."""
+    beside = "in the paper's words" if kind == "paper" else "about"
+    heads = {"verdict": "verdict", "says": "claim", "quote": beside}
+    found = [row.verdict for row in rows]
+    shown = shown_for(found, any(on_network(row, networks) for row in rows))
+    lines = (_row(row, sections, networks) for row in rows)
+    return "\n".join(
+        [
+            f'<div class="{shown}">',
+            f'<h3 id="{anchor("kind", kind)}">{KINDS[kind].capitalize()}</h3>',
+            counts(found),
+            table(
+                "rows" if any(row.quote for row in rows) else "rows unquoted", heads, [body(lines)]
+            ),
+            "</div>",
+        ]
+    )
+
+
+def _row(row: Row, sections: Mapping[str, int], networks: set[str]) -> str:
+    """A row in its own words; unfolded, what exactly was judged and where."""
+    links = ", ".join(
+        f'<a href="#{anchor("experiment", name)}">section {sections[name]}</a>'
+        for name in row.experiments
+        if name in sections
+    )
+    held = f"{row.held} of {row.parts} parts hold. " if row.parts else ""
+    where = f"Figures and numbers: {links}." if links else "Its experiment is not on this page."
+    says = (
+        f"<details><summary>{text(sentence(row.title or row.claim))}</summary>\n"
+        f"<p>{text(row.claim)} {held}{where}</p></details>"
+    )
+    place = f'<span class="ref">{text(sentence(row.reference))}</span>'
+    return line(
+        cell("verdict", badge(row.verdict))
+        + head_cell("says", says)
+        + cell("quote", (f"<q>{text(row.quote)}</q> " if row.quote else "") + place),
+        shown_for([row.verdict], on_network(row, networks)),
+        anchor("row", row.id),
+    )
