@@ -7,16 +7,18 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help paper proofs test test-slow test-hosts test-versions lint bench bench-flatness clocks finder agreement battery examples house clean
+.PHONY: help paper proofs test test-slow test-hosts test-engines test-versions lint bench bench-flatness bench-engines gpu-kernel cost clocks finder agreement battery examples docs house clean
 
 help:
 	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
 	@echo "make proofs     derive the formulas of the theory with sympy, compare the code (a minute)"
 	@echo "make test       set up and run linters, type checks and the tests;"
-	@echo "                with PAGE=1 also the browser test, which needs Debian's chromium"
+	@echo "                with PAGE=1 also the browser tests, which need Debian's chromium and npm"
 	@echo "make test-slow  the checks that take minutes"
 	@echo "make test-hosts optimizers and libraries that people use the noise with, in an"
 	@echo "                environment of their own (some minutes)"
+	@echo "make test-engines  Ray clusters and submitit's executors on this machine, nodes and jobs"
+	@echo "                killed among them, in an environment of their own (ten minutes)"
 	@echo "make test-versions  the lowest and the newest releases that pyproject.toml admits, an"
 	@echo "                environment each, on every Python that is found; writes docs/versions.md"
 	@echo "                (hours; 7 GB at a time); with ROWS=lowest only that one"
@@ -24,6 +26,11 @@ help:
 	@echo "make bench-flatness  traces of Hessians against PyHessian, curvlinops and"
 	@echo "                hessian-eigenthings, in an environment of their own, and effective"
 	@echo "                sharpness against Hutchinson's trace (25 minutes)"
+	@echo "make bench-engines  what Ray costs beside processes, on trainings (half an hour)"
+	@echo "make gpu-kernel compile the GPU kernel for three kinds of GPU, none of which is needed:"
+	@echo "                registers, spills, instructions; writes benchmarks/gpu_kernel.json"
+	@echo "make cost       what the noise costs at 10^7 to 10^12 parameters, computed from both;"
+	@echo "                writes docs/cost.md and the table in docs/gpu.md"
 	@echo "make finder     find_sigma against a search on ten pairs of network and data; fetches"
 	@echo "                Fashion-MNIST; writes benchmarks/finder.json (an hour)"
 	@echo "make clocks     which clock an optimizer has; writes benchmarks/clocks.json (15 minutes)"
@@ -31,6 +38,7 @@ help:
 	@echo "make battery    dieharder on the words of the stream (an hour or more)"
 	@echo "make examples   run the examples from a wheel, in a new environment outside of the clone;"
 	@echo "                writes docs/examples.md (some minutes)"
+	@echo "make docs       the documentation as a site: site/index.html; warnings are errors"
 	@echo "make house      how the tree is built: lines, sizes, lists written twice; with"
 	@echo "                BEFORE=REV beside that commit"
 	@echo "make lint       ruff, mypy and import-linter only"
@@ -65,8 +73,13 @@ $(VENV)/proofs: pyproject.toml constraints.txt
 proofs: $(VENV)/proofs
 	$(BIN)/python -m proofs
 
+# axe-core, which says what keeps people from using a page, is npm's.
+AXE := 4.11.0
 $(VENV)/page: $(VENV)/ready
 	$(PIP) --group page
+	mkdir -p $(VENV)/axe
+	cd $(VENV)/axe && npm pack --silent axe-core@$(AXE) && \
+	  tar -xzf axe-core-$(AXE).tgz package/axe.min.js
 	touch $@
 
 lint: $(VENV)/ready
@@ -78,7 +91,7 @@ lint: $(VENV)/ready
 # With PAGE=1 a missing browser is a failure; without, tests/page is not collected.
 test: lint $(if $(filter 1,$(PAGE)),$(VENV)/page)
 	PAGE=$(PAGE) $(BIN)/pytest -m "not slow" -n 2
-	@test "$(PAGE)" = 1 || echo "not run: the browser test of the page (make test PAGE=1)"
+	@test "$(PAGE)" = 1 || echo "not run: the browser tests of the page (make test PAGE=1)"
 
 test-slow: $(VENV)/ready
 	$(BIN)/pytest -m slow -n 2
@@ -89,6 +102,12 @@ bench: $(VENV)/ready
 	$(BIN)/python benchmarks/optax_step.py
 	$(BIN)/python benchmarks/forms.py
 
+gpu-kernel: $(VENV)/ready
+	$(BIN)/python benchmarks/gpu_kernel.py
+
+cost: $(VENV)/ready
+	$(BIN)/python benchmarks/cost.py
+
 finder: $(VENV)/ready
 	$(BIN)/antipgd data fashion-mnist
 	$(BIN)/python benchmarks/finder.py
@@ -96,15 +115,22 @@ finder: $(VENV)/ready
 clocks: $(VENV)/ready
 	$(BIN)/python benchmarks/clocks.py
 
+COMMA := ,
+# An environment of its own, $(1), with what $(2) says.
+define environment
+	@echo "setting up $(1) (once; a few minutes)"
+	test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt $(2)
+	touch $(1)/ready
+endef
+
 # The peers bring torchvision, which breaks other libraries beside a CPU torch: not into .venv.
 PEERS := .venv-peers
 $(PEERS)/ready: pyproject.toml constraints.txt
-	@echo "setting up $(PEERS) (once; a minute or two)"
-	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable '.[paper,flatness]' \
-	  PyHessian==0.1 curvlinops-for-pytorch==3.0.1 hessian-eigenthings==1.0.0a5
-	touch $@
+	$(call environment,$(PEERS),--editable '.[paper$(COMMA)flatness]' PyHessian==0.1 \
+	  curvlinops-for-pytorch==3.0.1 hessian-eigenthings==1.0.0a5)
 
 bench-flatness: $(PEERS)/ready
 	$(PEERS)/bin/python benchmarks/flatness.py
@@ -113,15 +139,22 @@ bench-flatness: $(PEERS)/ready
 # Optimizers, trainers and libraries that people use the noise with: not into .venv.
 HOSTS := .venv-hosts
 $(HOSTS)/ready: pyproject.toml constraints.txt
-	@echo "setting up $(HOSTS) (once; a few minutes)"
-	test -x $(HOSTS)/bin/python || $(PYTHON) -m venv $(HOSTS)
-	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(HOSTS)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable '.[flatness,optax]' --group test --group hosts
-	touch $@
+	$(call environment,$(HOSTS),--editable '.[flatness$(COMMA)optax]' --group test --group hosts)
 
 test-hosts: $(HOSTS)/ready
 	$(HOSTS)/bin/python -m pytest tests/hosts -q --page docs/hosts.md
+
+# Ray and submitit, and Optuna for the example of docs/cluster.md: not into .venv.
+ENGINES := .venv-engines
+$(ENGINES)/ready: pyproject.toml constraints.txt
+	$(call environment,$(ENGINES),--editable '.[network$(COMMA)ray$(COMMA)slurm]' \
+	  --group test --group engines)
+
+test-engines: $(ENGINES)/ready
+	$(ENGINES)/bin/python -m pytest tests/engines -q
+
+bench-engines: $(ENGINES)/ready
+	$(ENGINES)/bin/python benchmarks/engines.py
 
 # Makes its environments by itself, in a temporary folder.
 test-versions:
@@ -138,9 +171,18 @@ agreement: $(VENV)/ready
 examples:
 	$(PYTHON) benchmarks/examples_page.py
 
+# The site. Docstrings are read, not imported; the playground is, which needs NumPy alone.
+SITE := .venv-docs
+$(SITE)/ready: pyproject.toml constraints.txt
+	$(call environment,$(SITE),--editable . --group docs)
+
+docs: $(SITE)/ready
+	$(SITE)/bin/codespell README.md CHANGELOG.md CONTRIBUTING.md docs/*.md
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --site-dir site
+
 # Reads text only: any Python as new as the code will do.
 house:
 	$(PYTHON) benchmarks/house.py $(if $(BEFORE),--before $(BEFORE))
 
 clean:
-	rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(PEERS) $(HOSTS) $(ENGINES) $(SITE) site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build dist

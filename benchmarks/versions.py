@@ -38,7 +38,7 @@ TESTS = [
         "flatness/test_spectrum.py flatness/test_state.py optax/test_adding.py "
         "optax/test_messages.py torch/test_attach.py torch/forward/test_modules.py "
         "torch/forward/test_reads.py torch/forward/test_recompute.py noise/test_agreement.py "
-        "noise/test_conformance.py theory/test_valley.py"
+        "noise/test_conformance.py theory/test_valley.py torch/test_left_behind.py"
     ).split()
 ]
 INTRODUCTION = """# Which releases work

@@ -18,7 +18,10 @@ SOURCE = ROOT / "src" / "antipgd"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 MODULES = sorted(SOURCE.rglob("*.py"))
-DISTRIBUTIONS = {"PIL": "pillow", "llvmlite": "numba", "sklearn": "scikit-learn"}
+DISTRIBUTIONS = {
+    "PIL": "pillow", "llvmlite": "numba", "sklearn": "scikit-learn",
+    "rich_argparse": "rich-argparse",
+}  # fmt: skip
 GUARDS = {"needed_by", "network_extra"}
 
 

@@ -15,12 +15,16 @@ ROOT = Path(__file__).parents[1]
 README = "README.md"
 # What each extra must be enough for: whole pages of docs, and sections of README that go together.
 PAGES = {
-    "": [("docs/theory.md",), (README, "The theory"), (README, "The idea in NumPy")],
-    "numba": [(README, "The idea in NumPy")],
+    "": [("docs/theory.md",), ("docs/idea.md",)],
+    "numba": [("docs/idea.md",)],
     "torch": [(README, "The one line"), ("docs/forms.md",), ("docs/in-weights.md",)],
     "optax": [(README, "In JAX"), ("docs/optax.md",)],
-    "flatness": [(README, "The one line", "How flat is it?"), ("docs/flatness.md",)],
-    "paper": [(README, "Many small runs"), ("docs/own-problem.md",)],
+    "flatness": [
+        (README, "The one line", "What it does"),
+        ("docs/flatness.md",),
+        ("docs/index.md",),
+    ],
+    "paper": [("docs/sweep.md",), ("docs/own-problem.md",)],
     "network": [("docs/data.md",)],
 }
 CODE = {

@@ -52,24 +52,30 @@ def test_the_loss_that_a_model_gives():
         measures.own_loss(Model(), {"x": x})
 
 
-def test_batches_are_read_twice_alike():
-    loader = torch.utils.data.DataLoader(torch.arange(6.0), batch_size=2, shuffle=True)
-    few = measures.as_batches(2, loader)
-    assert len(few) == 2
-    assert all(map(torch.equal, few, few))
-    own = [1, 2]
-    assert measures.as_batches(own, loader) is own
-    for bad in (0, -1, True, iter(own), 2.5, None):
+def test_batches_are_a_number_or_can_be_read_twice():
+    for bad in (0, -1, True, iter([1, 2]), 2.5, None):
         with pytest.raises(ValueError, match="batches must be"):
             measures.check_batches(bad)
     measures.check_batches(3)
-    measures.check_batches(own)
+    measures.check_batches([1, 2])
+
+
+def test_as_many_batches_of_a_loader_as_asked_for_and_moved():
+    model, batches = make()
+    searching = measures.Searching(1, measures.classification, {"draws": 8})
+    assert searching.sigma is None
+    found = searching.search(model, batches, lambda batch: (2 * batch[0], batch[1]))
+    own = measures.Searching([(2 * batches[0][0], batches[0][1])], measures.classification,
+                             {"draws": 8}).search(model, [])  # fmt: skip
+    assert found.sigma == own.sigma == searching.sigma
+    assert searching.search(model, batches).sigma != own.sigma
 
 
 def test_sigma_is_found_in_evaluation_mode_and_the_mode_stays():
     model, batches = make()
     model.train()
-    found = measures.found_sigma(measures.classification, model, batches, {"draws": 8})
+    searching = measures.Searching(batches, measures.classification, {"draws": 8})
+    found = searching.search(model, [])
     assert model.training
     assert model[2].training
     model.eval()
@@ -83,18 +89,23 @@ def test_sigma_is_found_in_evaluation_mode_and_the_mode_stays():
 def test_the_monitor_reads_the_noise():
     model, batches = make()
     optimizer = torch.optim.SGD(model.named_parameters(), lr=0.01)
-    noise, readings = perturb(model, optimizer, sigma=0.05, seed=1), []
-    watching = measures.begun_monitor(
-        noise, measures.classification, model, batches, readings.append, {"every": 2}
-    )
-    for _ in range(4):
+    noise = perturb(model, optimizer, sigma=0.05, seed=1)
+    watching = measures.Watching(batches, 2, measures.classification, {})
+    assert not watching.watches
+    watching.watch(noise, model)
+    assert watching.watches
+    for step in range(1, 5):
         optimizer.zero_grad()
         measures.classification(model, batches[0]).backward()
         optimizer.step()
-    watching.stop()
-    assert [reading.step for reading in readings] == [2, 4]
+        assert [reading.step for reading in watching.unlogged()] == [step] * (step % 2 == 0)
+    watching.end()
+    assert not watching.watches
     with torch.no_grad():
         model.eval()
         loss = sum(measures.classification(model, batch).item() for batch in batches) / 2
-    assert readings[-1].loss == pytest.approx(loss, rel=1e-5)
+    optimizer.step()
+    optimizer.step()
+    assert [reading.step for reading in watching.readings] == [2, 4]
+    assert watching.readings[-1].loss == pytest.approx(loss, rel=1e-5)
     assert measures.labelled("flatness", {"loss": 1.0}) == {"flatness/loss": 1.0}

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from antipgd.torch import attach, perturb
+from antipgd.torch.left_behind import leave_on_purpose
 from antipgd.trainers.within_steps import NOISY, NoiseWithinSteps
 from explicit import Explicit, same
 
@@ -219,6 +220,7 @@ def test_while_it_rests_steps_are_clean_and_do_not_count(form):
     state = saved(model, optimizer)
     plain.load_state_dict(state["model"])
     same_steps.load_state_dict(state["optimizer"])
+    leave_on_purpose(same_steps)
     within.rest()
     for one, stepping in ((model, optimizer), (plain, same_steps)):
         backward(one, 3)

@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from antipgd import __version__
+from antipgd.cli.helping import add_completion, overview
 from antipgd.cli.usage import Parser, UsageError, say
 from antipgd.extras import MissingPackageError, how_to_install
+from antipgd.paper.engines.engine import EngineError
 from antipgd.paper.files import FilesError, FilesUsageError
 
 _PACKAGES = ("matplotlib", "numba", "pandas", "scipy", "sklearn", "threadpoolctl", "tqdm")
@@ -25,13 +27,15 @@ _INTERRUPTED, _NOBODY_READS = 130, 141  # 128 and the number of the signal, as s
 
 def _parser() -> tuple[Parser, Any]:
     """The parser, and those of its commands by name."""
-    from antipgd.cli import networks, paper, sweep, training
+    from antipgd.cli import networks, paper, sweep, training, trying
 
     parser = Parser(prog="antipgd", description="Anticorrelated noise: experiments.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
-    for group in (paper, sweep, networks, training):
+    for group in (paper, sweep, trying, networks, training):
         group.add_commands(commands)
+    add_completion(commands, parser)
+    parser.format_help = lambda: overview(parser, commands)  # type: ignore[method-assign]
 
     def show_help(options: Any) -> int:
         parser.print_help()
@@ -63,7 +67,7 @@ def _command(arguments: Sequence[str]) -> int:
         sys.path.insert(0, os.getcwd())  # where module:Class is looked for
     try:
         return int(options.command(options))
-    except (FilesUsageError, MissingPackageError) as error:
+    except (EngineError, FilesUsageError, MissingPackageError) as error:
         raise UsageError(str(error)) from error
     except (FilesError, MemoryError) as error:
         say(f"antipgd: {error}")

@@ -5,7 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from antipgd.cli.usage import SCALE_NAMES, UsageError, check_results, check_threads, say, words
+from antipgd.cli.usage import (
+    SCALE_NAMES,
+    UsageError,
+    add_on,
+    check_results,
+    check_threads,
+    engine_of,
+    say,
+    words,
+)
 
 
 def add_commands(commands: Any) -> None:
@@ -57,6 +66,7 @@ def _add_tune(commands: Any) -> None:
     parser.add_argument(
         "--threads", type=int, help="processes (default: one for each processor, or GPU)"
     )
+    add_on(parser)
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     parser.add_argument("--retry", action="store_true", help="try failed trainings again")
     parser.add_argument("--out", type=Path, default=Path("results"))
@@ -67,8 +77,9 @@ def _tune(options: argparse.Namespace) -> int:
     from antipgd.paper.networks.tuning import tune
 
     check_threads(options.threads)
+    on = engine_of(options)
     try:
-        return tune(options.scale, options.out, options.threads, options.retry, options.device)
+        return tune(options.scale, options.out, options.threads, options.retry, options.device, on)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

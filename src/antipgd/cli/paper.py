@@ -1,4 +1,4 @@
-"""`antipgd paper`, and what can be asked of its folder or a sweep's: status, report, list."""
+"""`antipgd paper`, what can be asked of its folder or a sweep's, and the playground."""
 
 import argparse
 import dataclasses
@@ -10,8 +10,10 @@ from typing import Any
 from antipgd.cli.usage import (
     SCALE_NAMES,
     UsageError,
+    add_on,
     check_results,
     check_threads,
+    engine_of,
     say,
     show_failures,
     words,
@@ -19,7 +21,7 @@ from antipgd.cli.usage import (
 
 
 def add_commands(commands: Any) -> None:
-    """`antipgd paper`, `status`, `report` and `list`."""
+    """`antipgd paper`, `status`, `report`, `list` and `playground`."""
     _add_paper(commands)
     status = commands.add_parser("status", help="what is done, missing, failed or stale")
     status.add_argument(
@@ -32,6 +34,9 @@ def add_commands(commands: Any) -> None:
     report.set_defaults(command=_report)
     listing = commands.add_parser("list", help="problems with their settings, and methods")
     listing.set_defaults(command=_list)
+    play = commands.add_parser("playground", help="write the playground, a page for a browser")
+    play.add_argument("--out", type=Path, default=Path("playground.html"), help="the file")
+    play.set_defaults(command=_playground)
 
 
 def _add_paper(commands: Any) -> None:
@@ -56,6 +61,7 @@ def _add_paper(commands: Any) -> None:
         type=int,
         help="default: all processors; for networks on cuda, one for each GPU",
     )
+    add_on(parser)
     parser.add_argument("--retry", action="store_true", help="try failed runs again")
     parser.add_argument("--refresh", action="store_true", help="draw all figures anew")
     parser.add_argument("--dry-run", action="store_true", help="show the plan and its cost")
@@ -79,10 +85,12 @@ def _paper(options: argparse.Namespace) -> int:
     from antipgd.paper.reproduce import reproduce, show_plan
 
     check_threads(options.threads)
+    on = engine_of(options)
     names = None if options.only is None else words(options.only)
     try:
         if options.dry_run:
-            return show_plan(names, options.seeds, options.out, options.threads, options.scale)
+            threads = on.count or options.threads
+            return show_plan(names, options.seeds, options.out, threads, options.scale)
         return reproduce(
             names,
             seeds=options.seeds,
@@ -92,6 +100,7 @@ def _paper(options: argparse.Namespace) -> int:
             refresh=options.refresh,
             scale=options.scale,
             device=options.device,
+            on=on,
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -110,6 +119,14 @@ def _status(options: argparse.Namespace) -> int:
         print(f"{state:8} {states[state]:6}")
     failures = [store.failure(run) for run in runs if found[run.name] == "failed"]
     show_failures(failures, print)
+    return 0
+
+
+def _playground(options: argparse.Namespace) -> int:
+    from antipgd.paper import files, playground
+
+    files.write(options.out, playground.page().encode())
+    print(options.out)
     return 0
 
 

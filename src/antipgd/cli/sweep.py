@@ -1,7 +1,6 @@
 """`antipgd sweep`: many runs of one problem, measured, as a table and a figure."""
 
 import argparse
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,9 +9,12 @@ from typing import Any
 
 from antipgd.cli.usage import (
     UsageError,
+    add_on,
     check_threads,
     duration,
+    engine_of,
     say,
+    seeds_of,
     show_failures,
     whole,
     words,
@@ -62,22 +64,6 @@ def _wholes(option: str, texts: Sequence[str]) -> list[int]:
         return [whole(word) for word in words(texts)]
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"--{option}: {error}") from None
-
-
-def _seeds(text: str) -> int | list[int]:
-    """A count, "10", or seeds themselves, "3,4" or "0-4" with both ends."""
-    if re.fullmatch(r"-?\d+", text):
-        return int(text)
-    seeds: list[int] = []
-    for item in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", item.strip())
-        several = range(int(found[1]), int(found[2] or found[1]) + 1) if found else ()
-        if not several:
-            raise UsageError(
-                f"--seeds takes a count (10), a list (3,4) or a range (0-4); got {text!r}"
-            )
-        seeds += several
-    return seeds
 
 
 _MANY: dict[str, Any] = {"action": "append"}
@@ -186,6 +172,7 @@ def add_commands(commands: Any) -> None:
     add("problem", help="a name (see `antipgd list`), or module:Class of your own")
     for name, settings in _SWEEP_OPTIONS.items():
         add(f"--{name}", **settings)
+    add_on(parser)
     parser.set_defaults(command=_sweep)
 
 
@@ -209,7 +196,7 @@ def _plan(options: argparse.Namespace) -> list:
         stop=options.stop,
         leave=leave,
         steps=options.steps,
-        seeds=_seeds(options.seeds),
+        seeds=seeds_of(options.seeds),
         points=options.points,
         relax=not options.no_relax,
         optimizer=options.optimizer,
@@ -261,15 +248,16 @@ def _sweep(options: argparse.Namespace) -> int:
     from antipgd.paper.simulation.sweep import carry_out
 
     check_threads(options.threads)
+    on = engine_of(options)
     runs = _plan(options)
     if options.dry_run:
-        return _dry_run(runs, options.out, options.threads, options.retry)
+        return _dry_run(runs, options.out, on.count or options.threads, options.retry)
     notice = replaced(options.out, runs)
     if notice is not None:
         say(notice)
     began = time.perf_counter()
     try:
-        swept = carry_out(runs, options.out, options.threads, options.retry, warn=say)
+        swept = carry_out(runs, options.out, options.threads, options.retry, warn=say, on=on)
     except KeyboardInterrupt:
         say(f"interrupted: {_stored(options.out, runs)} of {len(runs)} runs are stored; the same "
             "command goes on")  # fmt: skip

@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from antipgd.cli.usage import UsageError, check_threads, say
+from antipgd.cli.usage import UsageError, add_on, check_threads, engine_of, say
 from antipgd.noise.laws import accepted_laws
+from antipgd.paper.engines.on import On
 from antipgd.paper.methods import TRAINABLE
 
 
@@ -79,6 +80,7 @@ def add_commands(commands: Any) -> None:
     add("--contiguous", action="store_true", help="no channels_last")
     add("--bf16", action="store_true", help="bfloat16 autocast")
     add("--threads", type=int, default=1, help="of torch; results depend on it in the last bits")
+    add_on(parser)
     add("--device", default="cpu", help="cpu (default), cuda or cuda:INDEX")
     add("--tensorboard", action="store_true", help="also write OUT/tensorboard")
     add("--out", type=Path, default=Path("training"))
@@ -143,6 +145,9 @@ def _train(options: argparse.Namespace) -> int:
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     check_torch()
+    on = engine_of(options)
+    if on.engine != "processes":
+        return _train_elsewhere(spec, on, options)
     from tqdm import tqdm
 
     from antipgd.paper.networks.examples import ExamplesError
@@ -184,6 +189,31 @@ def _train(options: argparse.Namespace) -> int:
     if first:
         _show(record)
         print(f"everything is in {options.out / spec.name}")
+    return 0
+
+
+def _train_elsewhere(spec: Any, on: On, options: argparse.Namespace) -> int:
+    """The same on an engine; its folder is on a disk that all machines share."""
+    from tqdm import tqdm
+
+    from antipgd.paper.engines.opening import opened
+    from antipgd.paper.networks.workers import check_start, train_on
+    from antipgd.paper.record import Failure
+
+    if options.tensorboard:
+        raise UsageError("--tensorboard is for trainings of this process: leave out --on")
+    check_start([spec], "cpu")
+    with (
+        opened(on, 1, options.out / "jobs", options.device, say) as engine,
+        tqdm(total=spec.epochs, unit=" epochs", disable=None, leave=False) as bar,
+    ):
+        assert engine is not None
+        result = train_on(engine, spec, options.out, bar.update, say, options.threads)
+    if isinstance(result, Failure):
+        say(f"antipgd: {result.reason}")
+        return 1
+    _show(result)
+    print(f"everything is in {options.out / spec.name}")
     return 0
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from antipgd.checks import nearest
+from antipgd.cli.helping import examples_of, filled, formatter
+from antipgd.paper.engines.on import ACCEPTED, On, read_on
 
 SCALE_NAMES = (
     "smoke, digits, small, medium or paper"  # written out: a parser imports no experiments
@@ -21,6 +23,16 @@ class UsageError(Exception):
 
 class Parser(argparse.ArgumentParser):
     """Mistakes in the command are raised, not printed over a page of usage."""
+
+    def __init__(self, prog: str, description: str | None = None, **others: Any) -> None:
+        command = prog.partition(" ")[2]
+        super().__init__(
+            prog=prog,
+            description=filled(description),
+            epilog=examples_of(command) if command else None,
+            formatter_class=formatter,
+            **others,
+        )
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
@@ -50,6 +62,22 @@ def whole(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
 
 
+def seeds_of(text: str) -> int | list[int]:
+    """A count, "10", or seeds themselves, "3,4" or "0-4" with both ends."""
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    seeds: list[int] = []
+    for item in text.split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", item.strip())
+        several = range(int(found[1]), int(found[2] or found[1]) + 1) if found else ()
+        if not several:
+            raise UsageError(
+                f"--seeds takes a count (10), a list (3,4) or a range (0-4); got {text!r}"
+            )
+        seeds += several
+    return seeds
+
+
 def words(texts: Sequence[str]) -> list[str]:
     """Comma-separated names, of an option that may be repeated."""
     return [word.strip() for text in texts for word in text.split(",") if word.strip()]
@@ -66,6 +94,27 @@ def check_results(out: Path) -> None:
     """Refuse a folder in which nothing has been run."""
     if not out.is_dir():
         raise UsageError(f"{out} is not a folder with results")
+
+
+def add_on(parser: argparse.ArgumentParser) -> None:
+    """`--on`, of the commands that run."""
+    parser.add_argument(
+        "--on",
+        default="processes",
+        metavar="ENGINE",
+        help=f"where to run: {ACCEPTED} (default: this machine)",
+    )
+
+
+def engine_of(options: argparse.Namespace) -> On:
+    """What `--on` says; `--threads` is the most jobs at a time, and not said twice."""
+    try:
+        on = read_on(options.on)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if on.count is not None and options.threads not in (None, on.count):
+        raise UsageError(f"--on processes={on.count} and --threads {options.threads} differ")
+    return on
 
 
 def check_threads(threads: int | None) -> None:
@@ -91,6 +140,8 @@ def show_failures(failures: Iterable[Any], say: Callable[[str], None]) -> None:
         alike[f"{failure.reason}{_place(failure.traceback)}"].append(failure.run)
     for reason, runs in alike.items():
         first = runs[0]
-        which = f"{first.method} lr={first.lr} sigma={first.sigma} seed={first.seed}"
+        which = getattr(first, "label", None) or (
+            f"{first.method} lr={first.lr} sigma={first.sigma} seed={first.seed}"
+        )
         others = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
         say(f"failed: {which}{others}: {reason}")

@@ -9,6 +9,7 @@ import errno
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 _WRITING = ".writing-"
@@ -79,3 +80,22 @@ def move_aside(path: Path, folder: Path, prefix: str = "") -> Path | None:
     except FileNotFoundError:
         return None
     return target
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Inside, no other command runs with what is in this folder."""
+    if os.name == "nt":
+        yield
+        return
+    import fcntl
+
+    make_folder(folder)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FilesError(
+                f"another command is running in {folder.parent}; wait for it, or use another --out"
+            ) from None
+        yield

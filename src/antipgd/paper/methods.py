@@ -41,7 +41,7 @@ class Method:
 
 METHODS = {
     "gd": Method("GD", "#6b6b6b"),
-    "sgd": Method("SGD", "#d98c00", batches=True),
+    "sgd": Method("SGD", "#c27c00", batches=True),
     "pgd": Method("PGD", "#c2402a", WHITE),
     "anti": Method("Anti-PGD", "#1f6fb4", ANTI),
     "antisgd": Method("Anti-SGD", "#17968a", ANTI, batches=True),
@@ -50,7 +50,7 @@ METHODS = {
     "sam": Method("SAM", "#8a6d3b", gradient="sam", simulated=False),
     "two_point": Method("two-point", "#3d7a3f", gradient="two_point", simulated=False,
                         compared=False),
-    "trace_penalty": Method("trace penalty", "#a88fd0", gradient="trace_penalty", simulated=False,
+    "trace_penalty": Method("trace penalty", "#9a7fc6", gradient="trace_penalty", simulated=False,
                             compared=False),
 }  # fmt: skip
 SIMULATED = {name: method for name, method in METHODS.items() if method.simulated}

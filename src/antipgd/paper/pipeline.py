@@ -5,20 +5,28 @@ so an interrupted command goes on where it stopped; runs that failed are tried a
 """
 
 import os
-import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from tqdm import tqdm
+from typing import Any, NamedTuple
 
 from antipgd.paper.files import make_folder, write
+from antipgd.paper.progress import Progress, progress
 from antipgd.paper.record import Failure, Record, Spec
 from antipgd.paper.store import Store
 
-Tick = Callable[[int], None]
-Way = Callable[[Sequence, Tick], Generator[Record | Failure]]
+Tick = Callable[[float], None]
+
+
+class Made(NamedTuple):
+    """A result of another machine, and what that one says of itself."""
+
+    result: Record | Failure
+    provenance: dict[str, Any]
+
+
+Way = Callable[[Sequence, Tick], Generator[Record | Failure | Made]]
 """Specs in, results out as they finish; it is told of steps done, and a result is stored before
 the next is asked for."""
 
@@ -59,28 +67,6 @@ class Outcome:
         return [one for one in {s.name: s for s in specs}.values() if one.name not in known]
 
 
-_UNTIMED = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
-
-
-@contextmanager
-def _progress(specs: Sequence[Spec], show: bool | None, unit: str = "steps") -> Generator[Tick]:
-    """A bar over steps; by default only on a terminal. The first steps compile, so the time
-    that remains is estimated once a hundredth is done."""
-    lock = threading.Lock()
-    total = sum(spec.steps for spec in specs)
-    quiet = None if show is None else not show
-    style = {"unit": f" {unit}", "unit_scale": True, "smoothing": 0.1, "bar_format": _UNTIMED}
-    with tqdm(total=total, disable=quiet, leave=False, **style) as bar:
-
-        def tick(steps: int) -> None:
-            with lock:
-                if bar.n + steps >= total / 100:
-                    bar.bar_format = None
-                bar.update(steps)
-
-        yield tick
-
-
 def open_store(out: Path, warn: Callable[[str], None] = lambda message: None) -> Store:
     """The store of an output folder."""
     make_folder(out)
@@ -106,6 +92,11 @@ def stored(specs: Sequence[Spec], store: Store, retry: bool = False) -> Outcome:
     return outcome
 
 
+def steps_of(specs: Sequence[Spec]) -> float:
+    """All their steps."""
+    return sum(spec.steps for spec in specs)
+
+
 def complete(
     specs: Sequence[Spec],
     store: Store | None,
@@ -113,22 +104,40 @@ def complete(
     *,
     retry: bool = False,
     show_progress: bool | None = None,
-    unit: str = "run-steps",
+    stage: str = "runs",
+    expect: Callable[[Sequence], float] = steps_of,
+    called: Callable[[Spec], str] = lambda spec: "",
 ) -> Outcome:
-    """Run what the store does not have yet, and store it. Without a store, run everything."""
+    """Run what the store does not have yet, and store it. Without a store, run everything.
+
+    What is shown meanwhile: `expect` is the amount that the way will tick for these specs, by
+    default their steps, `called` what a spec belongs to.
+    """
     outcome = Outcome() if store is None else stored(specs, store, retry)
     missing = outcome.missing(specs)
     if missing:
-        with _progress(missing, show_progress, unit) as tick, closing(run(missing, tick)) as done:
+        total = expect(missing)
+        with (
+            progress(stage, total, len(missing), show_progress) as bar,
+            closing(run(missing, bar.tick)) as done,
+        ):
             for result in done:
-                _keep(result, outcome, store)
+                _keep(result, outcome, store, bar, called)
     return outcome
 
 
-def _keep(result: Record | Failure, outcome: Outcome, store: Store | None) -> None:
+def _keep(
+    result: Record | Failure | Made,
+    outcome: Outcome,
+    store: Store | None,
+    bar: Progress,
+    called: Callable[[Spec], str],
+) -> None:
     """Store a result and take it in."""
+    result, made = result if isinstance(result, Made) else (result, None)
     if store is not None and isinstance(result, Record):
-        store.put(result)
+        store.put(result, made)
     elif store is not None and isinstance(result, Failure):
-        store.put_failure(result)
+        store.put_failure(result, made)
     outcome.add(result)
+    bar.finish(called(result.run))

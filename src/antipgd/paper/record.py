@@ -48,7 +48,7 @@ class Spec(Protocol):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where it can be measured."""
+        """Where it can be measured; empty where only its results say."""
 
     @property
     def settings(self) -> tuple[tuple[str, Any], ...]:
@@ -174,14 +174,21 @@ def _check(record: Record) -> None:
     for row in record.points:
         _check_point(row, run)
     for place, weights in record.weights.items():
-        one_of("place", place, run.places)
+        _check_place(place, run)
         if not {*map(type, weights)} <= {float}:
             raise ValueError(f"the weights at {place} must be numbers")
+
+
+def _check_place(place: object, run: Spec) -> None:
+    if run.places:
+        one_of("place", place, run.places)
+    else:
+        _of(str, "a place", place)
 
 
 def _check_point(row: Point, run: Spec) -> None:
     step, place, *values = row
     whole("step", step, 0, run.steps)
-    one_of("place", place, run.places)
+    _check_place(place, run)
     if len(values) != len(run.measures) or not {*map(type, values)} <= {float, type(None)}:
         raise ValueError(f"a point must have {len(run.measures)} numbers; got {values}")

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +18,45 @@ from antipgd.paper.coverage import (
     NOT_JUDGED,
     Decided,
     decided,
-    judged_together,
-    paper_claims,
     verdict_in_row,
 )
+from antipgd.paper.engines.engine import Engine
+from antipgd.paper.engines.on import HERE, On
+from antipgd.paper.engines.opening import opened
 from antipgd.paper.errata import SLIPS
+from antipgd.paper.exhibits import exhibits, origins, row_of
 from antipgd.paper.experiments import (
     SHOWN_SCALE,
-    about,
     choose,
     is_scaled,
     load,
     more_runs_of,
     runs_of,
-    title_of,
 )
 from antipgd.paper.files import FilesError, FilesUsageError, write
 from antipgd.paper.networks.cost import training_seconds
-from antipgd.paper.networks.scales import Scale, scale_named
+from antipgd.paper.networks.scales import Scale
 from antipgd.paper.networks.shipped import shipped
 from antipgd.paper.networks.spec import Training
 from antipgd.paper.networks.tuning import scale_to_use
 from antipgd.paper.networks.workers import check_start, complete_trainings, forget_all
-from antipgd.paper.pipeline import Outcome, complete, cpu_count, open_store, stored, write_plan
+from antipgd.paper.pipeline import (
+    Outcome,
+    complete,
+    cpu_count,
+    open_store,
+    steps_of,
+    stored,
+    write_plan,
+)
+from antipgd.paper.playground import fragment
 from antipgd.paper.record import Record, Spec
-from antipgd.paper.report import Erratum, Item, Row, measured, page
-from antipgd.paper.simulation.cost import seconds_needed
+from antipgd.paper.report import Erratum, measured, page
+from antipgd.paper.simulation.cost import Pace, seconds_needed
 from antipgd.paper.simulation.spec import Run
 from antipgd.paper.simulation.sweep import on_threads
 from antipgd.paper.store import Store, provenance
+from antipgd.paper.trials.spec import Trial
 from antipgd.paper.verdict_table import as_markdown, of_kind, tally
 from antipgd.paper.verdicts import Desk
 
@@ -86,6 +96,11 @@ class _Plan:
             more = more_runs_of(name, outcome.in_order(self.runs[name]), self.scale)
             self.runs[name] = [*{run.name: run for run in (*self.runs[name], *more)}.values()]
         return [run for run in self.trainings if run.name not in known]
+
+    def owners(self) -> dict[str, str]:
+        """The first experiment that each run belongs to."""
+        named = [(run.name, name) for name, runs in self.runs.items() for run in runs]
+        return dict(reversed(named))
 
     def _each_once(self, scaled: bool) -> list[Spec]:
         lists = [runs for name, runs in self.runs.items() if is_scaled(name) == scaled]
@@ -146,11 +161,14 @@ def _follow(plan: _Plan, store: Store) -> None:
 
 
 def read_plan(out: Path) -> list[Spec]:
-    """The runs that a folder is about, of a sweep or of the paper; only trainings name data."""
+    """The runs that a folder is about, of a sweep, of trials or of the paper: only trainings
+    name data, only trials a function."""
     path = out / "plan.json"
     try:
         specs: list[Spec] = [
-            Training.from_plain(values) if "data" in values else Run.from_plain(values)
+            (Training if "data" in values else Trial if "function" in values else Run).from_plain(
+                values
+            )
             for values in json.loads(path.read_bytes())
         ]
         return [spec for spec in specs if spec.name]  # what has no name is no run
@@ -160,53 +178,6 @@ def read_plan(out: Path) -> list[Spec]:
         raise FilesError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise FilesUsageError(f"{path} cannot be understood: {error}") from error
-
-
-def _items(plan: _Plan, outcome: Outcome, desk: Desk) -> tuple[list[Item], list[str]]:
-    """Every experiment judged and drawn; those of which runs failed only named."""
-    items, notes = [], []
-    size = plan.scale or scale_named(SHOWN_SCALE)
-    shown = f" Shown at scale `{size.name}`: {size.about}."
-    own = [name for name in plan.runs if hasattr(load(name), "more")]  # sizes of their own
-    for name, runs in plan.runs.items():
-        absent = [run for run in runs if run.name not in outcome.records]
-        if absent:
-            failure = outcome.failures.get(absent[0].name)
-            why = "missing"
-            if failure is not None:
-                why = f"failed ({failure.reason}); --retry tries them again"
-            notes.append(f"{name}: not judged, {len(absent)} of {len(runs)} runs {why}")
-            continue
-        claims, files = desk.judge(name, runs, outcome)
-        text = about(name) + (shown if is_scaled(name) and name not in own else "")
-        items.append(Item(name, title_of(name), text, claims, files["svg"], files["png"]))
-    return items, notes
-
-
-def _together(items: Sequence[Item]) -> list[Item]:
-    """The same items, the parts of every row of the table judged together."""
-    claims = [claim for item in items for claim in item.claims]
-    found = {claim.id: claim for claim in judged_together(claims, paper_claims())}
-    judged = []
-    for item in items:
-        own = [found[claim.id] for claim in item.claims]
-        words = getattr(load(item.name), "words", lambda claims: "")(own)
-        judged.append(replace(item, claims=own, about=f"{item.about} {words}".strip()))
-    return judged
-
-
-def _network_notes(plan: _Plan) -> list[str]:
-    """Where the records of the network experiments come from."""
-    shown = ", ".join(name for name in plan.runs if is_scaled(name))
-    if not shown:
-        return []
-    if plan.scale is not None:
-        return [f"{shown}: scale {plan.scale.name} ({plan.scale.about})"]
-    found = shipped(SHOWN_SCALE)
-    if found is None:
-        return []
-    made = ", ".join(f"{key} {value}" for key, value in found.made.items())
-    return [f"{shown}: from records that ship with the package, by `{found.command}` ({made})"]
 
 
 def _write_claims(path: Path, claims: Sequence[Claim]) -> None:
@@ -240,11 +211,6 @@ def _print_verdicts(rows: Sequence[Decided]) -> None:
         print(f"not judged here: {', '.join(later)}")
 
 
-def _page_row(one: Decided) -> Row:
-    row = one.row
-    return Row(row.id, row.reference, row.says, one.verdict, row.experiments, row.kind, row.quote)
-
-
 def _shipped(plan: _Plan) -> Outcome:
     """What ships of the trainings; nothing where they are trained."""
     found = None if plan.scale else shipped(SHOWN_SCALE)
@@ -263,19 +229,32 @@ def _extended(plan: _Plan, outcome: Outcome, find: Callable[[list[Any]], Outcome
     return outcome
 
 
-def _completed(plan: _Plan, store: Store, threads: int | None, retry: bool, device: str) -> Outcome:
-    """Small runs on threads, then trainings on as many processes; what would make every training
-    fail is said before the first small run."""
+def _completed(
+    plan: _Plan,
+    store: Store,
+    threads: int | None,
+    retry: bool,
+    device: str,
+    engine: Engine | None = None,
+) -> Outcome:
+    """Small runs on threads, then trainings on as many processes, or all on an engine; what would
+    make every training fail is said before the first small run."""
     trainings = plan.trainings if plan.scale else []
     missing: list[Any] = stored(trainings, store, retry).missing(trainings)
     if missing:
-        check_start(missing, device)
-    outcome = complete(plan.small, store, on_threads(threads), retry=retry)
+        check_start(missing, device if engine is None else "cpu")
+    pace, owner = Pace(), plan.owners()
+    outcome = complete(
+        plan.small, store, on_threads(threads, engine, pace.of_run), retry=retry,
+        expect=pace.expect if engine is None else steps_of, called=lambda run: owner[run.name],
+    )  # fmt: skip
     if not trainings:
         return outcome
 
     def train(runs: list[Any]) -> Outcome:
-        return complete_trainings(runs, store, threads, device, retry=retry, keep=True)
+        return complete_trainings(
+            runs, store, threads, device, engine=engine, retry=retry, keep=True
+        )
 
     trained = _extended(plan, train(trainings), train)
     forget_all(store, plan.trainings)
@@ -302,11 +281,13 @@ def reproduce(
     run: bool = True,
     scale: str | None = None,
     device: str = "cpu",
+    on: On = HERE,
 ) -> int:
     """Make or complete the page and return an exit code: 1 if runs failed.
 
     With `run=False` the page is made from what is stored. With a `scale`, networks are trained at
-    that size; without, they are judged from the records that ship with the package.
+    that size; without, they are judged from the records that ship with the package. `on` is the
+    engine that runs.
     """
     began = time.perf_counter()
     plan = _Plan(names, seeds, None if scale is None else scale_to_use(scale, out))
@@ -314,7 +295,9 @@ def reproduce(
     try:
         if run:
             write_plan(out, wanted)
-            outcome = _completed(plan, store, threads, retry, device)
+            count = on.count or threads
+            with opened(on, count, out / "jobs", device, _say) as engine:
+                outcome = _completed(plan, store, count, retry, device, engine)
             write_plan(out, plan.wanted)
         else:
             outcome = _extended(plan, stored(wanted, store), lambda runs: stored(runs, store))
@@ -324,9 +307,8 @@ def reproduce(
         return 130
     wanted = plan.wanted
     outcome.absorb(_shipped(plan))
-    items, notes = _items(plan, outcome, Desk(out / "figures", refresh))
-    items = _together(items)
-    notes += _network_notes(plan)
+    items, notes = exhibits(plan.runs, outcome, Desk(out / "figures", refresh), plan.scale)
+    notes += origins(plan.runs, plan.scale)
     if seeds is not None:
         notes.append(f"made with {seeds} seeds instead of the number fixed in each experiment"
                      " (the map of networks and the arms at one loss keep theirs)")  # fmt: skip
@@ -334,12 +316,15 @@ def reproduce(
     rows = decided(claims, [item.name for item in items])
     made = {key: str(value) for key, value in provenance().items() if key != "time"}
     slips = [Erratum(s.where, s.printed, s.right, s.shown_by()) for s in SLIPS] if not names else []
-    html = page(items, rows=[*map(_page_row, rows)], notes=notes, provenance=made, errata=slips,
-                command=_command(plan.runs, bool(names), seeds, scale))  # fmt: skip
-    _write_claims(out / "claims.json", claims)
     said = [load(item.name).summary(item.claims) for item in items
             if hasattr(load(item.name), "summary")]  # fmt: skip
-    write(out / "verdicts.md", as_markdown(rows, len(plan.small), said).encode())
+    html = page(items, rows=[*map(row_of, rows)], notes=notes, provenance=made, errata=slips,
+                said=said, command=_command(plan.runs, bool(names), seeds, scale),
+                playground="" if names else fragment())  # fmt: skip
+    _write_claims(out / "claims.json", claims)
+    tables = [load(item.name).table(item.claims) for item in items
+              if hasattr(load(item.name), "table")]  # fmt: skip
+    write(out / "verdicts.md", as_markdown(rows, len(plan.small), [*said, *tables]).encode())
     write(out / "report.html", html.encode())
     _print_verdicts(rows)
     for note in (*said, *notes):

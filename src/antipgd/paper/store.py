@@ -9,7 +9,7 @@ are kept apart.
 import hashlib
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -122,24 +122,25 @@ class Store:
     def _path(self, kind: str, name: str) -> Path:
         return self.root / kind / name[:2] / f"{name}.json"
 
-    def _put(self, kind: str, run: Spec, body: str) -> None:
+    def _put(self, kind: str, run: Spec, body: str, by: Mapping[str, Any] | None) -> None:
         header = json.dumps({"antipgd": kind, "format": FORMAT, "versions": _versions(run)})
-        made = json.dumps(provenance(), sort_keys=True)
+        made = json.dumps(provenance() if by is None else by, sort_keys=True)
         content = f"{header}\n{body}\n{made}\n".encode()
         digest = hashlib.sha256(content).hexdigest().encode()
         write(self._path(kind, run.name), digest + b"\n" + content)
 
-    def put(self, record: Record) -> None:
-        """Keep a record; a failure of the same run is forgotten."""
-        self._put("record", record.run, record.to_json())
+    def put(self, record: Record, by: Mapping[str, Any] | None = None) -> None:
+        """Keep a record, made by this machine unless told otherwise; a failure of the same run is
+        forgotten."""
+        self._put("record", record.run, record.to_json(), by)
         try:
             self._path("failure", record.run.name).unlink(missing_ok=True)
         except OSError as error:
             raise FilesError(f"cannot remove {error.filename}: {error.strerror}") from error
 
-    def put_failure(self, failure: Failure) -> None:
+    def put_failure(self, failure: Failure, by: Mapping[str, Any] | None = None) -> None:
         """Keep a failure, apart from the results."""
-        self._put("failure", failure.run, failure.to_json())
+        self._put("failure", failure.run, failure.to_json(), by)
 
     def _parts(self, kind: str, name: str, content: bytes) -> tuple[dict, dict, dict]:
         """Header, body and provenance of a file, or `_NotOursError` with what is wrong with it."""

@@ -1,7 +1,8 @@
-"""The verdict table as Markdown: what `antipgd paper` writes as verdicts.md and README shows.
+"""The verdict table as Markdown: what `antipgd paper` writes as verdicts.md, and its short form.
 
-As a script it puts the table of a folder of results into a document, between its two marks:
-`python -m antipgd.paper.verdict_table results README.md`.
+As a script it puts both into documents, between the two marks that each has: all of it into
+docs/verdicts.md, what is short into README:
+`python -m antipgd.paper.verdict_table results docs/verdicts.md README.md`.
 """
 
 import sys
@@ -13,7 +14,10 @@ from antipgd.paper.claims import HOLDS, SEVERITY, Claim
 from antipgd.paper.coverage import KINDS, NOT_JUDGED, Decided, verdict_in_row
 from antipgd.paper.files import FilesUsageError, write
 
-BEGIN, END = "<!-- verdicts.md begins -->", "<!-- verdicts.md ends -->"
+MARKS = {
+    "all": ("<!-- verdicts.md begins -->", "<!-- verdicts.md ends -->"),
+    "short": ("<!-- evidence begins -->", "<!-- evidence ends -->"),
+}
 NAMED = 3  # parts of a row that do not hold; of more the rest is counted
 
 
@@ -71,15 +75,35 @@ def _measured(part: Claim) -> str:
     return f"{part.value:.3g} [{part.low:.3g}, {part.high:.3g}]".replace("-", "−")
 
 
+def in_short(table: str) -> str:
+    """Of a whole table: what it counts, and what experiments say in sentences and small tables."""
+    lines = table.splitlines()
+    heads = [i for i, line in enumerate(lines) if any(_is_head(line, w) for w in KINDS.values())]
+    last = next(i for i in range(heads[-1], len(lines) + 1) if i == len(lines) or not lines[i])
+    said = "\n".join(lines[last:]).strip()
+    counted = lines[heads[0]][2:].partition(" | ")[0]
+    counted = counted[0].upper() + counted[1:]
+    whole = f"{lines[0].rstrip(':')}. {counted} ([each with its interval](docs/verdicts.md))."
+    return "\n\n".join(filter(None, [said, whole])) + "\n"
+
+
+def _is_head(line: str, words: str) -> bool:
+    return line.startswith(f"| {words}: ")
+
+
 def put_into(document: str, table: str) -> str:
-    """The document with another table between its marks."""
-    before, begin, rest = document.partition(f"{BEGIN}\n")
-    _, end, after = rest.partition(f"{END}\n")
-    if not (begin and end):
-        raise FilesUsageError(f"the document must have the lines {BEGIN!r} and {END!r}")
-    return f"{before}{begin}{table}{end}{after}"
+    """The document with another table between its marks, whole or in short as they say."""
+    for form, (begin, end) in MARKS.items():
+        before, found, rest = document.partition(f"{begin}\n")
+        _, ended, after = rest.partition(f"{end}\n")
+        if found and ended:
+            text = table if form == "all" else in_short(table)
+            return f"{before}{found}{text}{ended}{after}"
+    lines = " or ".join(f"{begin!r} and {end!r}" for begin, end in MARKS.values())
+    raise FilesUsageError(f"the document must have the lines {lines}")
 
 
 if __name__ == "__main__":
-    table, page = Path(sys.argv[1]) / "verdicts.md", Path(sys.argv[2])
-    write(page, put_into(page.read_text("utf-8"), table.read_text("utf-8")).encode())
+    table = (Path(sys.argv[1]) / "verdicts.md").read_text("utf-8")
+    for page in map(Path, sys.argv[2:]):
+        write(page, put_into(page.read_text("utf-8"), table).encode())

@@ -5,7 +5,8 @@ watches what the noise does. Needs `lightning` (the extra of that name).
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from antipgd.extras import needed_by
 
@@ -13,21 +14,9 @@ with needed_by("antipgd.trainers.lightning", "lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.utilities import rank_zero_info
 
-from antipgd.checks import whole
 from antipgd.torch import Noise
-from antipgd.trainers.measures import (
-    Loss,
-    as_batches,
-    begun_monitor,
-    check_batches,
-    classification,
-    found_sigma,
-    labelled,
-)
+from antipgd.trainers.measures import Loss, Searching, Watching, classification, labelled
 from antipgd.trainers.within_steps import NoiseWithinSteps
-
-if TYPE_CHECKING:
-    from antipgd.flatness import FoundSigma, Monitor, Reading
 
 
 class AntiPGD(Callback):
@@ -111,7 +100,7 @@ class AntiPGD(Callback):
         self._within.end()
 
 
-class SigmaFinder(Callback):
+class SigmaFinder(Searching, Callback):
     """σ for the next training, found where this one, without noise, ends: `sigma` and `found`.
 
     `batches` are so many of the training loader's, or several of your own; `loss` is a function of
@@ -122,28 +111,19 @@ class SigmaFinder(Callback):
     def __init__(
         self, batches: int | Iterable[Any] = 8, loss: Loss = classification, **options: Any
     ) -> None:
-        check_batches(batches)
-        self._batches, self._loss, self._options = batches, loss, options
-        self.found: FoundSigma | None = None
-
-    @property
-    def sigma(self) -> float | None:
-        """The σ found, None before."""
-        return None if self.found is None else self.found.sigma
+        super().__init__(batches, loss, options)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if any(isinstance(callback, AntiPGD) for callback in trainer.callbacks):
             raise ValueError("SigmaFinder looks at a training without noise: leave AntiPGD out")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        batches = as_batches(self._batches, trainer.train_dataloader)
-        batches = [_on_device(pl_module, batch) for batch in batches]
-        self.found = found_sigma(self._loss, pl_module, batches, self._options)
-        rank_zero_info(str(self.found))
-        _log(trainer, labelled("sigma_finder", self.found.metrics()))
+        found = self.search(pl_module, trainer.train_dataloader, partial(_on_device, pl_module))
+        rank_zero_info(str(found))
+        _log(trainer, labelled("sigma_finder", found.metrics()))
 
 
-class FlatnessMonitor(Callback):
+class FlatnessMonitor(Watching, Callback):
     """What the noise of an `AntiPGD` does, measured at z every so many steps: `readings`.
 
     `batches` are a few of your own, `loss` is that of `SigmaFinder`; the other options are those of
@@ -160,30 +140,22 @@ class FlatnessMonitor(Callback):
     ) -> None:
         if not isinstance(noise, AntiPGD):
             raise TypeError(f"noise must be the trainer's AntiPGD; got {noise!r}")
-        check_batches(batches)
-        self._noise, self._batches, self._loss = noise, batches, loss
-        self._options = options | {"every": whole("every", every, 1)}
-        self._monitor: Monitor | None = None
-        self._logged = 0
-        self.readings: list[Reading] = []
+        super().__init__(batches, every, loss, options)
+        self._noise = noise
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._noise not in trainer.callbacks or self._noise.noise is None:
             raise ValueError("FlatnessMonitor watches an AntiPGD: give that to the trainer, too")
-        batches = [_on_device(pl_module, batch) for batch in self._batches]
-        noise, append = self._noise.noise, self.readings.append
-        self._monitor = begun_monitor(noise, self._loss, pl_module, batches, append, self._options)
+        self.watch(self._noise.noise, pl_module, partial(_on_device, pl_module))
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        for reading in self.readings[self._logged :]:
+        for reading in self.unlogged():
             _log(trainer, labelled("flatness", reading.metrics()))
-        self._logged = len(self.readings)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if self._monitor is not None:
-            self._monitor.stop()
+        self.end()
 
 
 def _on_device(module: LightningModule, batch: Any) -> Any:

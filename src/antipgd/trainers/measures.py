@@ -1,4 +1,4 @@
-"""What the callbacks that measure share: losses to begin with, batches, σ found at an end.
+"""What the callbacks that measure share: losses, batches, σ found at an end, readings on the way.
 
 `antipgd.flatness` is imported when something is measured: it needs an extra of its own. Knows no
 host.
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from antipgd.torch import Noise
 
 Loss = Callable[[torch.nn.Module, Any], Tensor]
+Move = Callable[[Any], Any]
 
 
 def classification(model: torch.nn.Module, batch: Any) -> Tensor:
@@ -54,36 +55,79 @@ def check_batches(batches: object) -> None:
         )
 
 
-def as_batches(batches: int | Iterable[Any], loader: Iterable[Any]) -> Iterable[Any]:
-    """The batches, or so many of a loader's: a list, so that they are the same each time."""
-    return list(islice(loader, batches)) if isinstance(batches, int) else batches
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
-def found_sigma(
-    loss: Loss, model: torch.nn.Module, batches: Iterable[Any], options: dict[str, Any]
-) -> "FoundSigma":
-    """The σ found at the model's weights, in evaluation mode."""
-    from antipgd.flatness import find_sigma
-    from antipgd.flatness.state import evaluating
+class Searching:
+    """Finds σ at the weights of a model, in evaluation mode: `sigma` and `found`."""
 
-    with evaluating(model):
-        return find_sigma(lambda batch: loss(model, batch), model, batches, **options)
+    def __init__(self, batches: int | Iterable[Any], loss: Loss, options: dict[str, Any]) -> None:
+        check_batches(batches)
+        self._batches, self._loss, self._options = batches, loss, options
+        self.found: FoundSigma | None = None
+
+    @property
+    def sigma(self) -> float | None:
+        """The σ found, None before."""
+        return None if self.found is None else self.found.sigma
+
+    def search(
+        self, model: torch.nn.Module, loader: Iterable[Any], move: Move = _as_it_is
+    ) -> "FoundSigma":
+        """Find it, on batches of our own or so many of the loader's, moved to their device."""
+        from antipgd.flatness import find_sigma
+        from antipgd.flatness.state import evaluating
+
+        taken = self._batches
+        batches = islice(loader, taken) if isinstance(taken, int) else taken
+        moved = [move(batch) for batch in batches]  # a list: the same each time
+        with evaluating(model):
+            self.found = find_sigma(
+                lambda batch: self._loss(model, batch), model, moved, **self._options
+            )
+        return self.found
 
 
-def begun_monitor(
-    noise: "Noise",
-    loss: Loss,
-    model: torch.nn.Module,
-    batches: Iterable[Any],
-    callback: "Callable[[Reading], object]",
-    options: dict[str, Any],
-) -> "Monitor":
-    """A monitor of the noise."""
-    from antipgd.flatness import monitor
+class Watching:
+    """Measures what a noise does, every so many steps: `readings`."""
 
-    return monitor(
-        noise, lambda batch: loss(model, batch), model, batches, callback=callback, **options
-    )
+    def __init__(
+        self, batches: Iterable[Any], every: int, loss: Loss, options: dict[str, Any]
+    ) -> None:
+        check_batches(batches)
+        self._batches, self._loss = batches, loss
+        self._options = options | {"every": whole("every", every, 1)}
+        self._monitor: Monitor | None = None
+        self._logged = 0
+        self.readings: list[Reading] = []
+
+    @property
+    def watches(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self._monitor is not None
+
+    def watch(self, noise: "Noise", model: torch.nn.Module, move: Move = _as_it_is) -> None:
+        """Begin, on our batches moved to their device."""
+        from antipgd.flatness import monitor
+
+        batches = [move(batch) for batch in self._batches]
+        self._monitor = monitor(
+            noise, lambda batch: self._loss(model, batch), model, batches,
+            callback=self.readings.append, **self._options,
+        )  # fmt: skip
+
+    def unlogged(self) -> "list[Reading]":
+        """The readings since this was asked last."""
+        new = self.readings[self._logged :]
+        self._logged = len(self.readings)
+        return new
+
+    def end(self) -> None:
+        """Measure no more."""
+        if self._monitor is not None:
+            self._monitor.stop()
+        self._monitor = None
 
 
 def labelled(prefix: str, metrics: dict[str, float]) -> dict[str, float]:

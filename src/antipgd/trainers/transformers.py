@@ -8,28 +8,16 @@ name). The Trainer does not say who it is: it is found among the frames that cal
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from antipgd.extras import needed_by
 
 with needed_by("antipgd.trainers.transformers", "transformers"):
     from transformers import Trainer, TrainerCallback
 
-from antipgd.checks import whole
 from antipgd.torch import Noise
-from antipgd.trainers.measures import (
-    Loss,
-    as_batches,
-    begun_monitor,
-    check_batches,
-    found_sigma,
-    labelled,
-    own_loss,
-)
+from antipgd.trainers.measures import Loss, Searching, Watching, labelled, own_loss
 from antipgd.trainers.within_steps import NoiseWithinSteps
-
-if TYPE_CHECKING:
-    from antipgd.flatness import FoundSigma, Monitor, Reading
 
 
 def _calling_trainer() -> Trainer:
@@ -116,7 +104,7 @@ class AntiPGDCallback(TrainerCallback):
         self._within.end()
 
 
-class SigmaFinderCallback(TrainerCallback):
+class SigmaFinderCallback(Searching, TrainerCallback):
     """σ for the next training, found where this one, without noise, ends: `sigma` and `found`.
 
     `batches` are so many of the training loader's, or several of your own; `loss` is a function of
@@ -127,14 +115,7 @@ class SigmaFinderCallback(TrainerCallback):
     def __init__(
         self, batches: int | Iterable[Any] = 8, loss: Loss = own_loss, **options: Any
     ) -> None:
-        check_batches(batches)
-        self._batches, self._loss, self._options = batches, loss, options
-        self.found: FoundSigma | None = None
-
-    @property
-    def sigma(self) -> float | None:
-        """The σ found, None before."""
-        return None if self.found is None else self.found.sigma
+        super().__init__(batches, loss, options)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         others = _calling_trainer().callback_handler.callbacks
@@ -146,14 +127,13 @@ class SigmaFinderCallback(TrainerCallback):
     def on_train_end(
         self, args: Any, state: Any, control: Any, model: Any, train_dataloader: Any, **kwargs: Any
     ) -> None:
-        batches = as_batches(self._batches, train_dataloader)
-        self.found = found_sigma(self._loss, model, batches, self._options)
+        found = self.search(model, train_dataloader)
         if state.is_world_process_zero:
-            print(self.found)
-        _calling_trainer().log(labelled("sigma_finder", self.found.metrics()))
+            print(found)
+        _calling_trainer().log(labelled("sigma_finder", found.metrics()))
 
 
-class FlatnessMonitorCallback(TrainerCallback):
+class FlatnessMonitorCallback(Watching, TrainerCallback):
     """What the noise of an `AntiPGDCallback` does, measured at z every so many steps: `readings`.
 
     `batches` are a few of your own, on the model's device; `loss` is that of `SigmaFinderCallback`.
@@ -170,12 +150,8 @@ class FlatnessMonitorCallback(TrainerCallback):
     ) -> None:
         if not isinstance(noise, AntiPGDCallback):
             raise TypeError(f"noise must be the trainer's AntiPGDCallback; got {noise!r}")
-        check_batches(batches)
-        self._noise, self._batches, self._loss = noise, batches, loss
-        self._options = options | {"every": whole("every", every, 1)}
-        self._monitor: Monitor | None = None
-        self._logged = 0
-        self.readings: list[Reading] = []
+        super().__init__(batches, every, loss, options)
+        self._noise = noise
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer = _come_first(self)
@@ -183,27 +159,18 @@ class FlatnessMonitorCallback(TrainerCallback):
             raise ValueError(
                 "FlatnessMonitorCallback watches an AntiPGDCallback: give that to the Trainer, too"
             )
-        self._end()
+        self.end()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, model: Any, **kwargs: Any) -> None:
-        if self._monitor is None and self._noise.noise is not None:
-            noise, append = self._noise.noise, self.readings.append
-            self._monitor = begun_monitor(
-                noise, self._loss, model, self._batches, append, self._options
-            )
+        if not self.watches and self._noise.noise is not None:
+            self.watch(self._noise.noise, model)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any, **kwargs: Any) -> None:
-        if len(self.readings) > self._logged:
-            _add_to_log(state, logs, labelled("flatness", self.readings[-1].metrics()))
-            self._logged = len(self.readings)
+        for reading in self.unlogged()[-1:]:  # a log has room for one
+            _add_to_log(state, logs, labelled("flatness", reading.metrics()))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        if self._monitor is not None:
-            self._monitor.stop()
-        self._monitor = None
+        self.end()
 
 
 def _ended_after(train: Callable[..., Any], within: NoiseWithinSteps, *args: Any, **kw: Any) -> Any:

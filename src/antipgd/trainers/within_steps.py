@@ -20,6 +20,7 @@ from antipgd.checks import nearest, one_of
 from antipgd.noise.injection import check_sigma
 from antipgd.torch import Noise, attach, perturb
 from antipgd.torch.advice import number_of
+from antipgd.torch.left_behind import leave_on_purpose
 from antipgd.torch.members import Member
 from antipgd.torch.parts import is_sharded
 from antipgd.torch.saved import KEY
@@ -206,6 +207,8 @@ class NoiseWithinSteps:
             noise.stop()
         for group, record in zip(noise.together.param_groups, records, strict=True):
             group[KEY] = record.text()
+        for optimizer in noise.optimizers:
+            leave_on_purpose(optimizer)
 
 
 def _checked(form: str, settings: dict[str, Any]) -> dict[str, Any]:

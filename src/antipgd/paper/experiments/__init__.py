@@ -1,7 +1,8 @@
 """One file per figure family: what to run, what is claimed of it, how it looks.
 
-An experiment is a module with a docstring that is its claim, the number `SEEDS` fixed beforehand,
-and three functions: `runs(seeds)`, `claims(results)`, `plot(results)`. It holds numbers, no
+An experiment is a module with a docstring that is its claim, a caption that says what its figure
+`SHOWS` ({seeds} is the number that was run), the number `SEEDS` fixed beforehand, and three
+functions: `runs(seeds)`, `claims(results)`, `plot(results)`. It holds numbers, no
 mechanism. Those on networks are `SCALED`: they come at several scales, which fix their seeds, and
 have `runs(seeds, scale)`; `more(records, scale)` says which trainings follow from those, where it
 is not the usual (longer ones for seeds that did not end at a minimum). `words(claims)`, if there is
@@ -21,50 +22,32 @@ from antipgd.paper.networks.scales import Scale, scale_named
 from antipgd.paper.networks.spec import Training
 from antipgd.paper.record import Record, Spec
 
-EXPERIMENTS = (
-    "anticorrelation",
-    "smoothing",
-    "two_minima",
-    "regression",
-    "regression_grid",
-    "regression_sparsity",
-    "sensing",
-    "sensing_grid",
-    "sensing_tuned",
-    "anti_sgd",
-    "beats_sgd",
-    "always_best",
-    "trace_predicts_test",
-    "neighbourhood",
-    "label_noise",
-    "clock",
-    "finite_rate_valley",
-    "finite_rate_regression",
-    "finite_rate_sensing",
-    "adam_clock",
-    "find_sigma",
-    "valley_paths",
-    "valley_exit",
-    "pgd_diverges",
-    "valley_v_only",
-    "one_hidden_unit",
-    "student_teacher",
-    "digits_networks",
-    "cifar",
-    "recover",
-    "anti_sgd_network",
-    "no_norm",
-    "when_it_helps",
-    "is_it_flatness",
-    "implicit_bias",
-    "cond_variance",
-    "implicit_reg",
-    "pac_bayes",
-    "pac_bayes_digits",
-    "variations",
-    "moments",
-    "valley_theory",
-)
+CHAPTERS = {
+    "The noise": (
+        "anticorrelation", "smoothing",
+    ),
+    "Regression and matrix sensing": (
+        "two_minima", "regression", "regression_grid", "regression_sparsity", "sensing",
+        "sensing_grid", "sensing_tuned", "anti_sgd", "beats_sgd", "always_best",
+        "trace_predicts_test", "neighbourhood", "label_noise",
+    ),
+    "How fast: the law at real learning rates": (
+        "clock", "finite_rate_valley", "finite_rate_regression", "finite_rate_sensing",
+        "adam_clock", "find_sigma",
+    ),
+    "The widening valley": (
+        "valley_paths", "valley_exit", "pgd_diverges", "valley_v_only",
+    ),
+    "Networks": (
+        "one_hidden_unit", "student_teacher", "digits_networks", "cifar", "recover",
+        "anti_sgd_network", "no_norm", "when_it_helps", "is_it_flatness",
+    ),
+    "The theory, formula by formula": (
+        "implicit_bias", "cond_variance", "implicit_reg", "pac_bayes", "pac_bayes_digits",
+        "variations", "moments", "valley_theory",
+    ),
+}  # fmt: skip
+EXPERIMENTS = tuple(name for names in CHAPTERS.values() for name in names)
 
 SHOWN_SCALE = "small"  # the one on the page, all of whose records ship with the package
 
@@ -90,6 +73,11 @@ def _lines(name: str) -> list[str]:
     """An experiment's docstring, read without importing it and all that it needs."""
     source = files(__package__).joinpath(f"{name}.py").read_text("utf-8")
     return str(ast.get_docstring(ast.parse(source))).strip().splitlines()
+
+
+def chapter_of(name: str) -> str:
+    """Where an experiment stands on the page."""
+    return next(title for title, names in CHAPTERS.items() if name in names)
 
 
 def title_of(name: str) -> str:

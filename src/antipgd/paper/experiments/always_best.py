@@ -21,6 +21,10 @@ from antipgd.paper.results import Results
 from antipgd.paper.settings import REGRESSION as PROBLEM
 from antipgd.paper.simulation.spec import Run, make_run
 
+SHOWS = (
+    "Test loss at the end in five settings, each method tuned. Dots are geometric means over "
+    "{seeds} seeds, bars one standard deviation of the logarithm."
+)
 SEEDS = 10
 ETA = 0.1
 REGIMES: dict[str, tuple[str, dict, int]] = {

@@ -19,6 +19,10 @@ from antipgd.paper.networks.spec import Training, trace_at
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
 
+SHOWS = (
+    "Losses, accuracies and traces against the epoch at two batches. Lines are means over {seeds} "
+    "seeds, bands one standard deviation."
+)
 SCALED = True  # a scale says how many seeds
 ARMS = ("sgd", "antisgd", "sgd_middle", "antisgd_middle")
 REFERENCE = "fig:anti-sgd"

@@ -16,6 +16,10 @@ from antipgd.paper.results import Results, log_ratio
 from antipgd.paper.settings import REGRESSION as PROBLEM
 from antipgd.paper.simulation.spec import Run, make_run
 
+SHOWS = (
+    "Test loss and trace against τ = ησ²n for six pairs of η and σ. Lines are means over {seeds} "
+    "seeds, bands one standard deviation."
+)
 SEEDS = 10
 CASES = ((0.006, 0.05), (0.02, 0.05), (0.06, 0.05), (0.2, 0.05), (0.06, 0.03), (0.06, 0.09))
 BASE = (0.06, 0.05)

@@ -30,6 +30,10 @@ from antipgd.paper.simulation.tanh_regression import (
 )
 from antipgd.theory.regularisation import conditional_variance, enumerated_step
 
+SHOWS = (
+    "Relative error of the conditional variance, as printed and as corrected, against σ. Lines "
+    "are means over {seeds} data sets, bands one standard deviation."
+)
 SEEDS = 10
 PLACES = {"points": "random points", "minimum": "the end of gradient descent"}
 SIGMAS = np.array([0.0025, 0.005, 0.01, 0.02, 0.04])

@@ -32,6 +32,11 @@ from antipgd.paper.simulation.spec import Run, make_run
 from antipgd.paper.simulation.temperature import LOSS, scaled_trace
 from antipgd.paper.simulation.tuned import HELD_OUT, SHARE, Arm
 
+SHOWS = (
+    "For each loss: training loss, test loss and trace against the step, means over {seeds} seeds "
+    "with one standard deviation; then errors, test loss and flatness at the end, a cross for "
+    "each seed and a line at the mean."
+)
 SEEDS = 12
 FIRST, TUNING = 200, (0, 1, 2)
 PROBLEM, IMAGES, INIT = "digits_network", 128, 0.5

@@ -21,6 +21,11 @@ from antipgd.paper.settings import REGRESSION as PROBLEM
 from antipgd.paper.simulation.spec import Run, make_run
 from antipgd.theory.finder import antithetic_sharpness, choose_sigma, loss_scale
 
+SHOWS = (
+    "Test loss against σ after three numbers of steps, at w and at z. Lines are means over "
+    "{seeds} seeds on a grid of σ, bands their range; a cross is the σ that the finder chose for "
+    "one seed."
+)
 SEEDS = 20
 FIRST = 200
 ETA = 0.1

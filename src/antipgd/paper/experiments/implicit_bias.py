@@ -32,6 +32,10 @@ from antipgd.theory.regularisation import (
     trace_gradient,
 )
 
+SHOWS = (
+    "What is left of the mean step after the regularised gradient, against σ. Lines are means "
+    "over {seeds} data sets, bands one standard deviation; the slopes show its order."
+)
 SEEDS = 10
 SIGMAS = np.geomspace(0.001, 0.316, 11)
 FITTED = SIGMAS < 0.02  # where the leading order rules: the inputs' norm is about 2.5

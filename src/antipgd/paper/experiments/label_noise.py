@@ -20,6 +20,10 @@ from antipgd.paper.settings import REGRESSION_STEPS as STEPS
 from antipgd.paper.simulation.spec import Run, make_run, measured_steps
 from antipgd.theory.equivalences import label_noise_of_sigma, steps_for
 
+SHOWS = (
+    "Training loss, test loss and trace against the step for Anti-PGD and label noise of matched "
+    "strength. Lines are means over {seeds} seeds, bands one standard deviation."
+)
 SEEDS = 10
 ETA, EXAMPLES = 0.1, 40
 LABEL_SD = label_noise_of_sigma(SIGMA, ETA, EXAMPLES)

@@ -30,6 +30,10 @@ from antipgd.theory.pac_bayes import (
     sharpness_from_trace,
 )
 
+SHOWS = (
+    "The terms of the bound and their sum, for two priors and two ways to choose s. Dots are "
+    "means over {seeds} seeds, bars their range; above the dashed line a bound says nothing."
+)
 SEEDS = 10
 S, DRAWS, SCALE, DELTA = 0.05, 2000, 2.5, 0.05
 S_GRIDS = {"fixed": (S,), "grid": tuple(np.geomspace(0.01, 1.28, 8))}

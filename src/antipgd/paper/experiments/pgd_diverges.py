@@ -14,6 +14,8 @@ from antipgd.paper.claims import Claim, above, below, mostly
 from antipgd.paper.results import Results
 from antipgd.paper.simulation.spec import Run, make_run, measured_steps
 
+SHOWS = "‖u‖² against the step, a line for each of {seeds} seeds, for large and for small noise."
+SHOWS = "‖u‖² against the step, a line for each of {seeds} seeds, for large and for small noise."
 SEEDS = 24
 ALPHA, D, DIMENSIONS = 0.25, 1.0, 100
 STEPS = 1_000_000

@@ -22,6 +22,10 @@ from antipgd.paper.networks.spec import Training
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results
 
+SHOWS = (
+    "Losses, accuracies and traces against the epoch; noise begins where GD has converged. Lines "
+    "are means over {seeds} seeds, bands one standard deviation."
+)
 SCALED = True  # a scale says how many seeds
 NEAR = 1.0  # points of accuracy
 BARRIER = 0.05  # nats

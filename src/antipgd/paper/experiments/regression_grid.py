@@ -18,6 +18,10 @@ from antipgd.paper.settings import REGRESSION_STEPS as STEPS
 from antipgd.paper.simulation.grid import drastic, grid_lines, grid_runs, lowest
 from antipgd.paper.simulation.spec import Run
 
+SHOWS = (
+    "Training loss, test loss and trace against the step, a row for each learning rate and a line "
+    "for each noise level. Means over {seeds} seeds, bands one standard deviation."
+)
 SEEDS = 10
 RATES = {"low": 0.03, "moderate": 0.1, "high": 0.2}
 SIGMAS = (0.02, 0.05, 0.1)

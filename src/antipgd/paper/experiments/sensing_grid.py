@@ -16,6 +16,10 @@ from antipgd.paper.settings import SENSING_STEPS as STEPS
 from antipgd.paper.simulation.grid import drastic, grid_lines, grid_runs, lowest
 from antipgd.paper.simulation.spec import Run
 
+SHOWS = (
+    "Training loss, test loss and trace against the step, a row for each learning rate and a line "
+    "for each noise level. Means over {seeds} seeds, bands two standard deviations."
+)
 SEEDS = 10
 RATES = {"low": 0.0003, "mod": 0.001, "high": 0.01}
 SIGMAS = (0.03, 0.05, 0.1)

@@ -20,6 +20,8 @@ from antipgd.paper.settings import SENSING_RATE as ETA
 from antipgd.paper.settings import SENSING_STEPS as STEPS
 from antipgd.paper.simulation.spec import make_run
 
+SHOWS = "Test loss at the end against σ, a dot for each of {seeds} seeds that did not diverge."
+SHOWS = "Test loss at the end against σ, a dot for each of {seeds} seeds that did not diverge."
 SEEDS = 10
 ANTI = (0.03, 0.05, 0.1)
 SMALL = (0.001, 0.002, 0.005, 0.01)

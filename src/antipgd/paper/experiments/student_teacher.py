@@ -32,6 +32,11 @@ from antipgd.paper.simulation.problems.student_teacher import Data
 from antipgd.paper.simulation.spec import Run, make_run
 from antipgd.paper.simulation.tuned import HELD_OUT, SHARE, Arm
 
+SHOWS = (
+    "First row: test loss, trace and active units against the step. Below, the same at the end "
+    "against the teacher's size, a row for each number of examples. Means over {seeds} seeds, "
+    "bands and bars one standard deviation."
+)
 SEEDS = 8
 FIRST, TUNING = 100, (0, 1)
 PROBLEM, TEST = "student_teacher", 500

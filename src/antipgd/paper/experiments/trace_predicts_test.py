@@ -17,6 +17,9 @@ from antipgd.paper.experiments import runs_of
 from antipgd.paper.record import Spec
 from antipgd.paper.results import Results
 
+SHOWS = (
+    "Test loss against the trace where runs end, a dot for each run, {seeds} seeds of each setting."
+)
 SEEDS = 10
 SOURCES: dict[str, dict[str, Any]] = {
     "regression": {"problem": "quadratic_regression", "nonzero": 10},

@@ -1,8 +1,8 @@
 """Two minima: gradient descent ends in a sharp one, Anti-PGD in a flat one
 
 Five examples in 100 dimensions, η = 0.02, σ = 0.05, 60,000 steps, ten seeds. The picture shows
-the plane through the start, GD's end and the relaxed end of Anti-PGD (seed 0), contours of the
-loss and the paths projected on it.
+the plane through the start, GD's end and the relaxed end of Anti-PGD (seed 0), and contours of the
+loss on it.
 """
 
 import numpy as np
@@ -12,6 +12,10 @@ from antipgd.paper.claims import Claim, smaller
 from antipgd.paper.results import Results
 from antipgd.paper.simulation.spec import Run, make_run
 
+SHOWS = (
+    "Training and test loss on the plane through the start, GD's end and the relaxed end of "
+    "Anti-PGD, first seed of {seeds}. Darker is higher, on a logarithmic scale."
+)
 SEEDS = 10
 STEPS = 60_000
 PROBLEM, SETTINGS = "quadratic_regression", {"n": 5}

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from antipgd.paper.engines.engine import StoppedError
 from antipgd.paper.methods import TRAINABLE
 from antipgd.paper.networks.accepted import DRAWN
 from antipgd.paper.networks.augmenting import epoch_images
@@ -42,10 +43,6 @@ from antipgd.torch import Noise
 from antipgd.torch.saved import KEY as NOISE_KEY
 
 _SECONDS = 3.0  # between checkpoints of epochs that are shorter than that
-
-
-class StoppedError(Exception):
-    """A `tick` raises it to end a training at its next step, with its checkpoint kept."""
 
 
 @dataclass

@@ -21,6 +21,8 @@ import numpy as np
 import pandas as pd
 
 from antipgd.checks import number, whole
+from antipgd.paper.engines.on import HERE, On
+from antipgd.paper.engines.opening import opened
 from antipgd.paper.files import make_folder, write
 from antipgd.paper.networks.arms import Values, value
 from antipgd.paper.networks.minima import accuracy_at_minimum
@@ -247,6 +249,7 @@ def tune(
     threads: int | None = None,
     retry: bool = False,
     device: str = "cpu",
+    on: On = HERE,
 ) -> int:
     """Train what is missing, print the table and write what won; 1 if trainings failed."""
     untuned = scale_named(name)  # refused before anything is made
@@ -258,7 +261,7 @@ def tune(
 
     def train(runs: list[Training]) -> list[Record]:
         there.update(r.name for r in runs if r.name not in trained and store.state(r) == "done")
-        outcome = complete_trainings(runs, store, threads, device, retry=retry)
+        outcome = complete_trainings(runs, store, count, device, engine=engine, retry=retry)
         for failure in outcome.failures.values():
             print(f"failed: {arm_of(failure.run)}: {failure.reason}")
         if len(outcome.records) < len(runs):
@@ -266,9 +269,10 @@ def tune(
         trained.update(run.name for run in runs)
         return outcome.in_order(runs)
 
-    search = Search(untuned, train, score=accuracy_at_minimum)
+    search, count = Search(untuned, train, score=accuracy_at_minimum), on.count or threads
     try:
-        scale = with_seeds(search.run(), search.table)
+        with opened(on, count, out / "jobs", device) as engine:
+            scale = with_seeds(search.run(), search.table)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on", file=sys.stderr)
         return 130

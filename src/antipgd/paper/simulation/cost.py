@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from antipgd.paper.progress import progress
 from antipgd.paper.simulation.blocks import LANES, Block
 from antipgd.paper.simulation.local import plan
 from antipgd.paper.simulation.simulate import make_stepper
@@ -41,21 +42,56 @@ def _descents(run: Run) -> Block:
     return Block((plain,) * LANES)
 
 
+def _kind(block: Block) -> tuple[object, ...]:
+    run = block.shared
+    return (run.problem, run.settings, run.batch, run.law, len(block.taps), run.hold,
+            run.optimizer, run.momentum > 0, run.average is None)  # fmt: skip
+
+
+class Pace:
+    """Seconds that a step of one run takes, if every block is as fast as the first of its kind."""
+
+    def __init__(self) -> None:
+        self._measured: dict[tuple[object, ...], float] = {}
+
+    def expect(self, runs: Iterable[Run], show: bool | None = None) -> float:
+        """Seconds of all these runs on one thread; what is not known yet is measured, and compiled
+        before."""
+        blocks = plan(runs)
+        kinds = {_kind(block): block for block in blocks}
+        with progress("compiling and timing", len(kinds), len(kinds), show) as bar:
+            for kind, block in kinds.items():
+                self.of_block(block)
+                bar.tick(1)
+                bar.finish(str(kind[0]))
+        return sum(self.of_block(block) * block.shared.steps for block in blocks)
+
+    def of_block(self, block: Block) -> float:
+        """Seconds of a step of a block."""
+        kind = _kind(block)
+        if kind not in self._measured:
+            self._measured[kind] = _seconds_per_step(block)
+        return self._measured[kind]
+
+    def of_run(self, block: Block) -> float:
+        """Seconds of a step of one of its runs."""
+        return self.of_block(block) / len(block.runs)
+
+    def of_relaxation(self, run: Run) -> float:
+        """The most that a relaxation of a block of such runs can take."""
+        kind = (run.problem, run.settings)
+        if kind not in self._measured:
+            self._measured[kind] = _seconds_per_step(_descents(run))
+        return self._measured[kind] * RELAX_STEPS
+
+
 def cost(runs: Iterable[Run]) -> Cost:
     """What runs cost if every block takes as long as the first of its kind."""
-    measured: dict[tuple[object, ...], float] = {}
-    steps = relaxations = 0.0
-    for block in plan(runs):
-        run = block.shared
-        kind = (run.problem, run.settings, run.batch, run.law, len(block.taps), run.hold,
-                run.optimizer, run.momentum > 0, run.average is None)  # fmt: skip
-        if kind not in measured:
-            measured[kind] = _seconds_per_step(block)
-        steps += measured[kind] * run.steps
-        if run.relax and kind[:2] not in measured:
-            measured[kind[:2]] = _seconds_per_step(_descents(run))
-        relaxations += measured[kind[:2]] * RELAX_STEPS if run.relax else 0.0
-    return Cost(steps, relaxations)
+    pace = Pace()
+    blocks = plan(runs)
+    steps = sum(pace.of_block(block) * block.shared.steps for block in blocks)
+    relaxed = [block.shared for block in blocks if block.shared.relax]
+    return Cost(steps, sum(map(pace.of_relaxation, relaxed)))
 
 
 def seconds_needed(runs: Iterable[Run]) -> float:

@@ -17,11 +17,16 @@ import pandas as pd
 
 from antipgd.checks import nearest, one_of, whole
 from antipgd.noise.taps import as_taps
+from antipgd.paper.engines.engine import Engine
+from antipgd.paper.engines.on import HERE, On, read_on
+from antipgd.paper.engines.opening import opened
 from antipgd.paper.methods import SIMULATED
-from antipgd.paper.pipeline import Outcome, Tick, complete, open_store, write_plan
+from antipgd.paper.pipeline import Made, Outcome, Tick, Way, complete, open_store, write_plan
+from antipgd.paper.progress import say
 from antipgd.paper.record import Failure, Record
+from antipgd.paper.simulation.blocks import Block
 from antipgd.paper.simulation.folder import write_figure, write_table
-from antipgd.paper.simulation.local import run_local
+from antipgd.paper.simulation.local import run_local, run_on
 from antipgd.paper.simulation.problems import Problem, Setting, name_of
 from antipgd.paper.simulation.spec import POINTS, Run, make_run, measured_steps
 from antipgd.paper.simulation.stepping import RELAX_STEPS
@@ -252,6 +257,7 @@ def sweep(
     *,
     out: str | Path | None = None,
     threads: int | None = None,
+    on: str = "processes",
     retry: bool = False,
     show_progress: bool | None = None,
     **settings: Any,
@@ -260,7 +266,8 @@ def sweep(
 
     `problem` is a name or a class of your own. With `out`, records are kept in that folder, where
     a later call finds them; table, figure and plan are written beside them and replace those of
-    another sweep. A run that fails is warned about and missing in the table.
+    another sweep. A run that fails is warned about and missing in the table. `on` is as `--on` of
+    the command line: "ray=HOST:PORT" runs them on a cluster.
 
     What is run is every combination of these settings. Those marked * take one value, a list, or
     either by method: lr={"*": 0.1, "sgd": [0.01, 0.02]}.
@@ -295,7 +302,7 @@ def sweep(
     _check_names(settings)
     runs = plan_sweep(problem, **settings)
     folder = None if out is None else Path(out)
-    swept = carry_out(runs, folder, threads, retry, show_progress, warnings.warn)
+    swept = carry_out(runs, folder, threads, retry, show_progress, warnings.warn, read_on(on))
     for failure in list(swept.outcome.failures.values())[:1]:
         warnings.warn(
             f"{len(swept.outcome.failures)} of {len(runs)} runs failed; the first: "
@@ -315,9 +322,18 @@ class Swept(NamedTuple):
     table: pd.DataFrame
 
 
-def on_threads(threads: int | None) -> Callable[[Sequence, Tick], Generator[Record | Failure]]:
-    """The way small runs are run, for `pipeline.complete`."""
-    return lambda runs, tick: run_local(runs, threads, tick)
+def on_threads(
+    threads: int | None,
+    engine: Engine | None = None,
+    weigh: Callable[[Block], float] = lambda block: 1.0,
+) -> Way:
+    """The way small runs are run, for `pipeline.complete`: on an engine if there is one.
+
+    On threads, the run-steps of a block are told of times what `weigh` says of it.
+    """
+    if engine is not None:
+        return lambda runs, tick: run_on(engine, runs, tick, say)
+    return lambda runs, tick: run_local(runs, threads, tick, weigh)
 
 
 def carry_out(
@@ -327,16 +343,23 @@ def carry_out(
     retry: bool = False,
     show_progress: bool | None = None,
     warn: Callable[[str], Any] = lambda message: None,
+    on: On = HERE,
 ) -> Swept:
     """Run what is missing; with a folder, records, plan and table.csv are written into it.
 
     `warn` is told of damaged records. An interrupted sweep goes on where it stopped.
     """
+    threads = on.count or threads
     store: Store | None = None
     if out is not None:
         store = open_store(out, warn)
         write_plan(out, runs)
-    outcome = complete(runs, store, on_threads(threads), retry=retry, show_progress=show_progress)
+
+    def way(missing: Sequence, tick: Tick) -> Generator[Record | Failure | Made]:
+        with opened(on, threads, None if out is None else out / "jobs", warn=warn) as engine:
+            yield from on_threads(threads, engine)(missing, tick)
+
+    outcome = complete(runs, store, way, retry=retry, show_progress=show_progress)
     records = outcome.in_order(runs)
     result = table(records)
     if out is not None:
