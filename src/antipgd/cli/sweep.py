@@ -19,6 +19,7 @@ from antipgd.cli.usage import (
     whole,
     words,
 )
+from antipgd.extras import needed_by
 from antipgd.noise.laws import accepted_laws
 from antipgd.paper.methods import SIMULATED
 
@@ -244,6 +245,9 @@ def _dry_run(runs: list, out: Path, threads: int | None, retry: bool) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
+    with needed_by("antipgd sweep", "paper"):  # for its intervals, which come after all the work
+        import scipy.special  # noqa: F401
+
     from antipgd.paper.simulation.folder import replaced
     from antipgd.paper.simulation.sweep import carry_out
 

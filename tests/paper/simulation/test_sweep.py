@@ -607,7 +607,7 @@ def test_two_processes_on_one_store_do_not_harm_each_other(tmp_path):
     for process in both:
         _, said = process.communicate()
         assert process.returncode == 0, said
-        assert said == b""
+        assert all(line.startswith(b"runs: ") for line in said.splitlines()), said  # how far it is
     assert main([*LONGER, "--out", str(tmp_path / "alone")]) == 0
     shared, alone = ((tmp_path / name / "table.csv").read_bytes() for name in ("shared", "alone"))
     assert shared == alone

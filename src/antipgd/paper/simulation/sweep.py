@@ -21,12 +21,21 @@ from antipgd.paper.engines.engine import Engine
 from antipgd.paper.engines.on import HERE, On, read_on
 from antipgd.paper.engines.opening import opened
 from antipgd.paper.methods import SIMULATED
-from antipgd.paper.pipeline import Made, Outcome, Tick, Way, complete, open_store, write_plan
+from antipgd.paper.pipeline import (
+    Made,
+    Outcome,
+    Tick,
+    Way,
+    complete,
+    open_store,
+    steps_of,
+    write_plan,
+)
 from antipgd.paper.progress import say
 from antipgd.paper.record import Failure, Record
 from antipgd.paper.simulation.blocks import Block
 from antipgd.paper.simulation.folder import write_figure, write_table
-from antipgd.paper.simulation.local import run_local, run_on
+from antipgd.paper.simulation.local import compile_for, run_local, run_on
 from antipgd.paper.simulation.problems import Problem, Setting, name_of
 from antipgd.paper.simulation.spec import POINTS, Run, make_run, measured_steps
 from antipgd.paper.simulation.stepping import RELAX_STEPS
@@ -359,7 +368,12 @@ def carry_out(
         with opened(on, threads, None if out is None else out / "jobs", warn=warn) as engine:
             yield from on_threads(threads, engine)(missing, tick)
 
-    outcome = complete(runs, store, way, retry=retry, show_progress=show_progress)
+    def expect(missing: Sequence) -> float:
+        if on.engine == HERE.engine:
+            compile_for(missing)
+        return steps_of(missing)
+
+    outcome = complete(runs, store, way, retry=retry, show_progress=show_progress, expect=expect)
     records = outcome.in_order(runs)
     result = table(records)
     if out is not None:
