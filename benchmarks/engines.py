@@ -4,11 +4,13 @@ The same trainings on both, in turns, each in a process of its own; the order ch
 round. Start-up is apart: each engine first trains one short training on each of its CPUs, and the
 clock runs from then to the last record. Judged is the ratio of the medians over rounds, which is to
 be at most 1.10. Sizes are fixed here: a round of trainings takes three minutes or more on two free
-cores; `--epochs` makes it shorter for a try, which judges nothing.
+cores; `--epochs` makes it shorter for a try, which judges nothing. What is judged goes into
+benchmarks/results.json and into docs/cluster.md.
 """
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -25,6 +27,9 @@ from antipgd.paper.pipeline import Made
 from antipgd.paper.record import Record
 
 ENGINES = ("processes", "ray")
+RESULTS = Path(__file__).with_name("results.json")
+PAGE = Path(__file__).parents[1] / "docs" / "cluster.md"
+MARKS = "<!-- engines begin -->", "<!-- engines end -->"
 COUNT, EPOCHS, ROUNDS, LEAST_SECONDS, TARGET = 24, 600, 3, 180.0, 1.10
 
 
@@ -104,7 +109,31 @@ def main() -> int:
     if min(medians.values()) < LEAST_SECONDS:
         print(f"not judged: less than {LEAST_SECONDS:g} s of trainings")
         return 0 if same else 1
+    if same:
+        starts = {e: statistics.median(one["start"] for one in found[e]) for e in ENGINES}
+        keep({"trainings": COUNT, "epochs": options.epochs, "rounds": options.rounds,
+              "seconds": medians, "start": starts, "ratio": ratio})  # fmt: skip
     return 0 if same and ratio <= TARGET else 1
+
+
+def sentence(found: dict) -> str:
+    """What docs/cluster.md says of it."""
+    seconds, start = found["seconds"], found["start"]
+    return (
+        f"{found['trainings']} trainings took {seconds['ray']:.0f} s on Ray and "
+        f"{seconds['processes']:.0f} s on processes (medians of {found['rounds']} rounds, a ratio "
+        f"of {found['ratio']:.2f}); until the first could begin, {start['ray']:.0f} s and "
+        f"{start['processes']:.0f} s."
+    )
+
+
+def keep(found: dict) -> None:
+    stored = json.loads(RESULTS.read_text())
+    RESULTS.write_text(json.dumps(stored | {"engines": found}, indent=1) + "\n")
+    begin, end = MARKS
+    text = PAGE.read_text("utf-8")
+    written = f"{begin}\n{sentence(found)}\n{end}"
+    PAGE.write_text(re.sub(f"{begin}.*?{end}", lambda _: written, text, flags=re.S), "utf-8")
 
 
 if __name__ == "__main__":
