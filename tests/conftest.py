@@ -4,6 +4,8 @@ import os
 
 from hypothesis import settings
 
+# Two workers whose torch has two threads each spend most of their time waiting for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read once, when something first imports Triton
 
 # Hypothesis draws the same examples every time: a test that fails must fail again.

@@ -12,7 +12,8 @@ from antipgd.paper.simulation.simulate import make_stepper
 from antipgd.paper.simulation.spec import Run
 from antipgd.paper.simulation.stepping import RELAX_STEPS
 
-_TRIALS, _TRIAL_STEPS = 3, 200
+_TRIALS, _FEW, _MANY = 3, 10, 200  # trials, and the least and the most steps of one
+_ENOUGH = 0.03  # seconds of a trial
 
 
 class Cost(NamedTuple):
@@ -26,12 +27,14 @@ def _seconds_per_step(block: Block) -> float:
     """The shortest of a few trials, the others being disturbed."""
     stepper = make_stepper(block)
     stepper.advance(1)  # compiles, or loads what was compiled
-    took = []
-    for trial in range(_TRIALS):
+
+    def trial(steps: int) -> float:
         began = time.perf_counter()
-        stepper.advance(1 + (trial + 1) * _TRIAL_STEPS)
-        took.append(time.perf_counter() - began)
-    return min(took) / _TRIAL_STEPS
+        stepper.advance(stepper.step + steps)
+        return (time.perf_counter() - began) / steps
+
+    steps = int(min(max(_ENOUGH / max(trial(_FEW), 1e-9), _FEW), _MANY))
+    return min(trial(steps) for _ in range(_TRIALS))
 
 
 def _descents(run: Run) -> Block:
