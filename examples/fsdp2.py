@@ -64,7 +64,6 @@ def main() -> None:
         if noise.step_count % EVERY == 0:
             state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
             dcp.save(state, checkpoint_id=RUNS / f"{noise.step_count:06}")
-
     right = (model.eval()(images[1000:]).argmax(1) == labels[1000:]).sum()  # eval mode: no noise
     weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     if rank == 0:
