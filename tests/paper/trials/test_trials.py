@@ -1,5 +1,6 @@
 """One's own function over a grid: every call once, resumed, told of; means with intervals."""
 
+import importlib
 import json
 import math
 import re
@@ -16,6 +17,7 @@ from antipgd.paper import try_function
 from antipgd.paper.record import record_from
 from antipgd.paper.trials.running import record_of
 from antipgd.paper.trials.spec import Trial, find_function, name_for, plan_trials, source_of
+from antipgd.paper.trials.table import summary
 
 HERE = Path(__file__).parent
 GRID = "--sigma 0,0.5 --lr 0.1 --set width=1,3 --seeds 2 --threads 2"
@@ -82,6 +84,36 @@ def test_a_changed_file_is_said_and_all_is_run_anew(functions, capsys):
     assert "the file of mine:train has changed since the last time: all is run anew" in said
     assert "0 found stored and 8 run" in out
     assert calls() == 16
+
+
+@pytest.fixture
+def package(functions, tmp_path, monkeypatch):
+    """A package whose function is written in another of its files than the one that is named."""
+    folder = tmp_path / "pkg"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from .core import train, partly, Object, called\n")
+    (folder / "core.py").write_text(
+        "from functools import partial, wraps\n"
+        "def inner(seed): return {'x': 1.0}\n"
+        "train = wraps(inner)(lambda **given: inner(**given))\n"
+        "partly = partial(train, seed=0)\n"
+        "class Object:\n"
+        "    def __call__(self, seed): return {'x': 1.0}\n"
+        "called = Object()\n"
+    )
+    yield folder
+    for name in ("pkg", "pkg.core"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("name", ["train", "partly", "Object", "called"])
+@pytest.mark.parametrize("file", ["__init__.py", "core.py"])
+def test_both_files_count_the_one_named_and_the_one_written(package, name, file):
+    before = source_of(f"pkg:{name}")
+    assert source_of(f"pkg:{name}") == before
+    with (package / file).open("a") as opened:
+        opened.write("# another\n")
+    assert source_of(f"pkg:{name}") != before
 
 
 def test_what_goes_wrong_is_said_and_the_others_go_on(functions, capsys):
@@ -156,12 +188,32 @@ def test_a_function_is_named_so_that_other_processes_find_it():
         name_for(lambda: None)
 
 
+def test_a_function_that_its_name_does_not_find_is_refused(functions):
+    """`functools.wraps` gives a decorated function the name of the one within."""
+    mine = importlib.import_module("mine")
+    assert name_for(mine.decorated) == "mine:decorated"
+    with pytest.raises(ValueError, match="calls itself mine:anything, but that is another"):
+        name_for(mine.doubled)
+    assert plan_trials("mine:doubled", seeds=1)[0].function == "mine:doubled"
+
+
 def test_a_trial_is_what_its_canonical_text_says():
     trial = Trial("m:f", "abc", (("sigma", 0.5), ("flag", True), ("seed", 3)))
     assert Trial.from_plain(json.loads(trial.canonical())) == trial
     assert (trial.seed, trial.settings) == (3, (("sigma", 0.5), ("flag", True)))
     other = Trial("m:f", "abd", trial.arguments)
     assert other.name != trial.name
+
+
+def test_equal_numbers_are_one_value_and_truth_is_another(functions):
+    values = [1, 1.0, True, 0.0, -0.0, False, "1"]
+    trials = plan_trials("mine:anything", sigma=[-0.0, 0, 0.0], set={"a": values}, seeds=3)
+    assert json.dumps([t.settings for t in trials[::3]]) == json.dumps(
+        [[["sigma", 0.0], ["a", a]] for a in (1, True, 0.0, False, "1")]
+    )
+    means = summary([record_of(trial, {"loss": trial.seed}) for trial in trials])
+    assert means["loss n"].tolist() == [3] * 5
+    assert [*map(type, means["a"])] == [int, bool, float, bool, str]
 
 
 def test_a_record_comes_back_from_its_text():

@@ -1,5 +1,6 @@
 """Training functions of a user, good and bad."""
 
+import functools
 import os
 import signal
 
@@ -34,5 +35,20 @@ def misbehave(sigma, seed):
 def anything(**settings):
     return {"count": len(settings), "threads": int(os.environ["OMP_NUM_THREADS"])}
 
+
+def twice(function):
+    @functools.wraps(function)
+    def wrapper(**settings):
+        return {name: 2 * value for name, value in function(**settings).items()}
+
+    return wrapper
+
+
+@twice
+def decorated(seed):
+    return {"loss": seed}
+
+
+doubled = twice(anything)
 
 number = 3

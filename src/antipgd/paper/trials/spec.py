@@ -1,8 +1,10 @@
-"""What a trial is: a function by name, the digest of its source file, and the arguments of a call.
+"""What a trial is: a function by name, the digest of its source files, and the arguments of a call.
 
-A changed file makes other trials of all of them. What the file imports is not looked at.
+A changed file makes other trials of all of them: the module that is named, and the file that the
+function is written in where that is another. What these import is not looked at.
 """
 
+import functools
 import hashlib
 import importlib
 import inspect
@@ -78,12 +80,18 @@ def name_for(function: str | Callable) -> str:
     if isinstance(function, str):
         return function
     where, path = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if where is None or where == "__main__" or "<" in path:
+    if where is None or where == "__main__" or not path or "<" in path:
         raise ValueError(
             f"{function!r} must be a function of a module, so that other processes find it: put it "
             "into a file of its own and give module:function"
         )
-    return f"{where}:{path}"
+    name = f"{where}:{path}"
+    if find_function(name) is not function:
+        raise ValueError(
+            f"{function!r} calls itself {name}, but that is another function (it was decorated, or "
+            "its module loaded anew): give the name under which its module has it, module:function"
+        )
+    return name
 
 
 def find_function(name: str) -> Callable[..., Any]:
@@ -102,12 +110,37 @@ def find_function(name: str) -> Callable[..., Any]:
     return found
 
 
-def source_of(name: str) -> str:
-    """A digest of the file that the function's module lies in."""
+def _innermost(function: Any) -> Any:
+    """What is written in a file behind decorators, partials and objects that can be called."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif inspect.isroutine(function) or inspect.isclass(function):
+            return function
+        else:
+            return type(function)
+
+
+def _files_of(name: str) -> list[Path]:
+    """The file of the module named, and that of the function if it is another one."""
     path = getattr(importlib.import_module(name.partition(":")[0]), "__file__", None)
     if path is None:
         raise ValueError(f"{name!r} comes from no file, so a change of it could not be seen")
-    return hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
+    try:
+        written = Path(inspect.getfile(_innermost(find_function(name))))
+    except TypeError:  # compiled
+        return [Path(path)]
+    return [Path(path)] + [written] * (written != Path(path) and written.is_file())
+
+
+def source_of(name: str) -> str:
+    """A digest of the files that the function comes from, as they are now."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in _files_of(name):
+        digest.update(hashlib.blake2b(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def takes(function: Callable, name: str) -> bool:
@@ -130,14 +163,24 @@ def _check_call(name: str, function: Callable, given: Iterable[str]) -> None:
             raise ValueError(f"{name} needs {argument!r}, and no value is given for it")
 
 
+def _setting(name: str, value: Any) -> Setting:
+    """A value that has one spelling in JSON."""
+    if not isinstance(value, int | float | str | bool):
+        raise ValueError(f"{name} takes numbers, words or truth values; got {value!r}")
+    if isinstance(value, float):
+        return number(name, value) + 0.0  # -0.0 is 0.0
+    return value
+
+
 def _several(name: str, values: Any) -> list[Any]:
+    """Values of an argument, each once: 1 and 1.0 are one value, True is another."""
     many = [values] if isinstance(values, str) or not isinstance(values, Iterable) else [*values]
     if not many:
         raise ValueError(f"{name} needs at least one value; got none")
-    for value in many:
-        if not isinstance(value, int | float | str | bool):
-            raise ValueError(f"{name} takes numbers, words or truth values; got {value!r}")
-    return many
+    each: dict[tuple[bool, Setting], Setting] = {}
+    for value in (_setting(name, one) for one in many):
+        each.setdefault((isinstance(value, bool), value), value)
+    return [*each.values()]
 
 
 def plan_trials(
