@@ -3,8 +3,10 @@
 import functools
 import os
 import signal
+import sys
 
 import numpy as np
+from threadpoolctl import threadpool_info
 
 CALLS = "calls"
 
@@ -29,11 +31,17 @@ def misbehave(sigma, seed):
         return {"sigma": 1.0}
     if sigma == 6:
         return {"loss": "low"}
+    if sigma == 7:
+        sys.exit(0)
+    if sigma == 8:
+        return {"loss": np.zeros(3)}
     return {"loss": 1.0 + seed} if seed else {"loss": 1.0, "extra": 2}
 
 
 def anything(**settings):
-    return {"count": len(settings), "threads": int(os.environ["OMP_NUM_THREADS"])}
+    pools = max(pool["num_threads"] for pool in threadpool_info())  # NumPy's own is one of them
+    threads = int(os.environ["OMP_NUM_THREADS"])
+    return {"count": len(settings), "threads": threads, "pools": pools}
 
 
 def twice(function):

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -86,10 +87,11 @@ def name_for(function: str | Callable) -> str:
             "into a file of its own and give module:function"
         )
     name = f"{where}:{path}"
-    if find_function(name) is not function:
+    if not any(function is one for one in (find_function(name), *_REPLACED.get(name, ()))):
         raise ValueError(
-            f"{function!r} calls itself {name}, but that is another function (it was decorated, or "
-            "its module loaded anew): give the name under which its module has it, module:function"
+            f"{function!r} calls itself {name}, but that is another function (was it "
+            "decorated, or its module loaded anew?): give the name that its module has for it, "
+            "module:function"
         )
     return name
 
@@ -103,6 +105,11 @@ def find_function(name: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
+    except SystemExit as error:
+        raise ValueError(
+            f"cannot find {name!r}: {module} calls sys.exit({error.code!r}) when it is imported; "
+            'put what is for a script below `if __name__ == "__main__":`'
+        ) from error
     except Exception as error:  # whatever the user's module raises
         raise ValueError(f"cannot find {name!r}: {error}") from error
     if not callable(found):
@@ -141,6 +148,37 @@ def source_of(name: str) -> str:
     for path in _files_of(name):
         digest.update(hashlib.blake2b(path.read_bytes()).digest())
     return digest.hexdigest()
+
+
+_IMPORTED: dict[str, str] = {}  # the digest of what this process runs; "" where nobody knows
+_REPLACED: dict[str, list[Callable]] = {}  # functions whose files were loaded anew
+
+
+def _source_to_run(name: str) -> str:
+    """The digest of the files; whether this process has imported just them is remembered."""
+    there = name.partition(":")[0] in sys.modules  # by somebody else, who knows when
+    find_function(name)
+    source = source_of(name)
+    _IMPORTED.setdefault(name, "" if there else source)
+    return source
+
+
+def loaded(name: str, source: str) -> Callable[..., Any] | None:
+    """The function as it is in files of this digest; None if they are others by now.
+
+    A file that changes after it was imported does not change what is run. A process that has
+    imported an earlier version, as a driver that works itself may have, loads it anew.
+    """
+    function = find_function(name)
+    if name not in _IMPORTED:
+        _IMPORTED[name] = source_of(name)
+    if _IMPORTED[name] != source and source_of(name) == source:
+        _REPLACED.setdefault(name, []).append(function)
+        for module in (getattr(_innermost(function), "__module__", ""), name.partition(":")[0]):
+            if module in sys.modules:
+                importlib.reload(sys.modules[module])
+        function, _IMPORTED[name] = find_function(name), source
+    return function if _IMPORTED[name] == source else None
 
 
 def takes(function: Callable, name: str) -> bool:
@@ -193,23 +231,22 @@ def plan_trials(
 ) -> list[Trial]:
     """Every combination, each once; all is checked before anything runs."""
     name = name_for(function)
-    found = find_function(name)
+    source = _source_to_run(name)
     given = {"sigma": sigma, "lr": lr}
     grid: dict[str, list[Any]] = {
         key: [number(key, one, 0) for one in _several(key, values)]
         for key, values in given.items()
         if values is not None
     }
-    for key, values in (set or {}).items():
+    for key, values in sorted((set or {}).items()):  # in whatever order: the same trials
         if key in ("sigma", "lr", "seed") or not key.isidentifier():
             raise ValueError(f"set: {key!r} cannot be a setting of its own")
         grid[key] = _several(key, values)
     chosen = range(whole("seeds", seeds, 1)) if isinstance(seeds, int) else seeds
     grid["seed"] = [whole("seed", seed, 0) for seed in chosen]
-    _check_call(name, found, grid)
+    _check_call(name, find_function(name), grid)
     if not grid["seed"]:
         raise ValueError("seeds needs at least one; got none")
-    source = source_of(name)
     calls = (tuple(zip(grid, values, strict=True)) for values in product(*grid.values()))
     trials = (Trial(name, source, call) for call in calls)
     return [*{trial.name: trial for trial in trials}.values()]
