@@ -45,14 +45,14 @@ class _Serving:
     """A worker's life: work from the pipe, until there is no more or it is stopped."""
 
     def __init__(self, jobs: Connection, stop: Event, device: str) -> None:
-        self._jobs, self._stop, self._device, self._told = jobs, stop, device, False
+        self._jobs, self._stop, self._device, self.told = jobs, stop, device, False
 
     @property
     def _stopped(self) -> bool:
         return self._stop.is_set() or _orphaned()
 
     def _tell(self, said: int | str) -> None:
-        self._told = True
+        self.told = True
         if self._stopped:
             raise StoppedError
         if said != 0:
@@ -60,7 +60,7 @@ class _Serving:
 
     def _end_of(self, spec: Any, work: Work) -> Done | Refused | None:
         """What comes of it; None if nobody wants to know."""
-        self._told = False
+        self.told = False
         try:
             return Done(work(spec, tell=self._tell, device=self._device))
         except EngineError as error:
@@ -86,7 +86,7 @@ def _serve(jobs: Connection, stop: Event, device: str) -> None:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     serving = _Serving(jobs, stop, device)
-    with watched(_orphaned, lambda: serving._told):
+    with watched(_orphaned, lambda: serving.told):
         serving.serve()
 
 
