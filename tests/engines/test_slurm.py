@@ -8,7 +8,7 @@ import pytest
 import fake_slurm
 import rigs
 from antipgd.cli import main
-from antipgd.paper.engines import on_slurm
+from antipgd.paper.engines import hearing, on_slurm
 from antipgd.paper.engines.engine import EngineError
 from antipgd.paper.engines.on import read_on
 from antipgd.paper.engines.opening import opened
@@ -47,6 +47,29 @@ def test_a_job_that_slurm_does_not_take(slurm, tmp_path, capsys):
     assert (
         "SLURM does not take the job: sbatch: error: invalid partition" in capsys.readouterr().err
     )
+
+
+def test_a_job_that_is_refused_while_others_run_is_submitted_later(
+    slurm, tmp_path, capsys, monkeypatch
+):
+    """As where a socket timed out, or the limit of submitted jobs is reached."""
+    command, once = slurm / "sbatch", tmp_path / "once"
+    first, real = command.read_text().splitlines()
+    refuse = f"if [ -e {slurm}/2.job ] && [ ! -e {once} ]; then touch {once}; "
+    refuse += 'echo "sbatch: error: Socket timed out" >&2; exit 1; fi'
+    command.write_text(f"{first}\n{refuse}\n{real}\n")
+    monkeypatch.setattr(hearing, "_PAUSE", 0.1)
+    (tmp_path / "waits.py").write_text(
+        "import time\ndef f(seed):\n    time.sleep(1 if seed == 0 else 6)\n    return {'x': seed}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main("try waits:f --seeds 3 --threads 2 --on slurm --out out".split()) == 0
+    said = capsys.readouterr()
+    assert "3 of 3 trials done" in said.out
+    assert once.exists()
+    assert "SLURM does not take the job: sbatch: error: Socket timed out; it is asked" in said.err
+    assert len(fake_slurm.scripts(slurm)) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR2])

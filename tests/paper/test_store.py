@@ -5,6 +5,7 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import resource
 import signal
 import subprocess
@@ -59,6 +60,7 @@ def test_a_record_comes_back_bit_for_bit(store, record):
 def test_provenance_lies_beside_the_record(store, record):
     store.put(record)
     made = store.provenance(run())
+    assert made["host"] == platform.node()
     assert {"antipgd", "code", "python", "numpy", "numba", "platform", "time"} <= made.keys()
     line = file_of(store, run()).read_text().splitlines()[2]
     assert line == record.to_json()  # nothing of it in the record

@@ -19,6 +19,7 @@ from antipgd.cli.helping import add_completion, overview
 from antipgd.cli.usage import Parser, UsageError, say
 from antipgd.extras import MissingPackageError, how_to_install
 from antipgd.paper.engines.engine import EngineError
+from antipgd.paper.engines.watching import ended_like_ctrl_c
 from antipgd.paper.files import FilesError, FilesUsageError
 
 _PACKAGES = ("matplotlib", "numba", "pandas", "scipy", "sklearn", "threadpoolctl", "tqdm")
@@ -103,7 +104,8 @@ def _say_error(error: OSError) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     try:
-        code = _command(sys.argv[1:] if arguments is None else arguments)
+        with ended_like_ctrl_c():
+            code = _command(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
         return code
     except UsageError as error:

@@ -314,7 +314,8 @@ def reproduce(
                      " (the map of networks and the arms at one loss keep theirs)")  # fmt: skip
     claims = [claim for item in items for claim in item.claims]
     rows = decided(claims, [item.name for item in items])
-    made = {key: str(value) for key, value in provenance().items() if key != "time"}
+    unsaid = ("time", "host")  # a page is shown to others
+    made = {key: str(value) for key, value in provenance().items() if key not in unsaid}
     slips = [Erratum(s.where, s.printed, s.right, s.shown_by()) for s in SLIPS] if not names else []
     said = [load(item.name).summary(item.claims) for item in items
             if hasattr(load(item.name), "summary")]  # fmt: skip

@@ -67,6 +67,7 @@ def provenance() -> dict[str, Any]:
         "code": code_digest(),
         "python": platform.python_version(),
         **{package: _version_of(package) for package in ("numpy", "numba", "torch")},
+        "host": platform.node(),
         "platform": platform.platform(),
         "processor": _processor(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

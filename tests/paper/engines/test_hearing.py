@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from antipgd.paper.engines.engine import Done, Lost
+from antipgd.paper.engines import hearing
+from antipgd.paper.engines.engine import Done, Lost, NoRoomError
 from antipgd.paper.engines.hearing import Line, results
 from antipgd.paper.pipeline import Made
 from antipgd.paper.record import Failure
@@ -36,6 +37,10 @@ class Scripted:
 
     def stop(self, futures):
         self.stopped = [future.spec.name for future in futures]
+        return self.late(futures)
+
+    def late(self, futures):
+        return []
 
 
 class Attempt:
@@ -129,6 +134,67 @@ def test_who_stops_listening_stops_what_is_under_way():
     assert next(found) == "result of a"
     found.close()
     assert engine.stopped == ["b"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("disk full")])
+def test_what_is_done_while_the_engine_stops_is_kept(error):
+    """Of what was asked for; nobody hears it who has stopped listening."""
+
+    def tick(steps):
+        if steps:
+            raise error
+
+    engine = Scripted({"a": [[1]], "b": [[1]]})
+    engine.late = lambda futures: [(futures[1], done("b"))]
+    heard = results(Line([Spec("a"), Spec("b", 0)]), engine, None, tick)
+    assert next(heard) == "result of b"
+    with pytest.raises((KeyboardInterrupt, OSError)):
+        next(heard)
+    assert engine.stopped == ["a", "b"]
+
+
+class Full(Scripted):
+    """Takes the first, refuses so many of the others, and then takes them."""
+
+    def __init__(self, script, refusals):
+        super().__init__(script)
+        self.refusals, self.asked = refusals, 0
+
+    def submit(self, spec, work):
+        if self.submitted and self.asked < self.refusals:
+            self.asked += 1
+            raise NoRoomError("socket timed out")
+        return super().submit(spec, work)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Ten seconds at each look."""
+    now = iter(range(0, 10**6, 10))
+    monkeypatch.setattr(hearing.time, "monotonic", lambda: next(now))
+
+
+def test_a_refused_job_waits_while_others_are_under_way(clock):
+    engine, warnings = Full({"a": [[1] * 30 + [done("a")]], "b": [[done("b")]]}, 2), []
+    specs = Line([Spec("a"), Spec("b")])
+    found = list(results(specs, engine, None, warn=warnings.append))
+    assert found == ["result of b", "result of a"]
+    assert warnings == [
+        "socket timed out; it is asked again in 15 s, 1 jobs go on",
+        "socket timed out; it is asked again in 30 s, 1 jobs go on",
+    ]
+
+
+def test_an_engine_that_goes_on_refusing_is_asked_so_often_and_then_at_the_end(clock):
+    """What is under way is heard out; then the refusal ends the command."""
+    engine, warnings = Full({"a": [[1] * 500 + [done("a")]], "b": [[]]}, 10**6), []
+    heard = results(Line([Spec("a"), Spec("b")]), engine, None, warn=warnings.append)
+    assert next(heard) == "result of a"
+    assert engine.asked == 7
+    assert "it is asked again when nothing is under way, 1 jobs go on" in warnings[-1]
+    with pytest.raises(NoRoomError, match="socket timed out"):
+        next(heard)
+    assert engine.asked == 8
 
 
 def test_an_error_while_results_are_kept_stops_them_too():

@@ -18,6 +18,10 @@ class EngineError(Exception):
     """An engine cannot be used as asked: unreachable, of another version, or misspelt."""
 
 
+class NoRoomError(EngineError):
+    """An engine takes no more work at the moment; it may later."""
+
+
 class StoppedError(Exception):
     """Raised where work is told of, to end it at its next step with its checkpoint kept."""
 
@@ -26,7 +30,8 @@ class Work(Protocol):
     """What is done with a spec, in whatever process: a function of a module, or a partial of one.
 
     It calls `tell` often, with steps done (also 0) and with warnings; that raises `StoppedError`
-    when nobody wants the result any more.
+    when nobody wants the result any more. Work that never tells is ended with its process then.
+    What it raises is a failure, but for `EngineError`, which ends the command.
     """
 
     def __call__(self, spec: Any, /, *, tell: Tell, device: str) -> list[Result]: ...
@@ -45,6 +50,20 @@ class Lost:
     """The end of an attempt that left no result: its process or node is gone."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Work that was not begun, since it would not be what the command asked for."""
+
+    reason: str
+
+
+def answer(heard: Done | Lost | Refused) -> Done | Lost:
+    """What an answer means to the driver; a refusal ends the command."""
+    if isinstance(heard, Refused):
+        raise EngineError(heard.reason)
+    return heard
 
 
 Said = int | str | Done | Lost
@@ -75,8 +94,9 @@ class Engine(Protocol):
     def wait(self, futures: Sequence[Future]) -> None:
         """Return when one of them may have said something."""
 
-    def stop(self, futures: Sequence[Future]) -> None:
-        """End attempts that are still under way; they leave their checkpoints."""
+    def stop(self, futures: Sequence[Future]) -> "Sequence[tuple[Future, Done]]":
+        """End attempts that are still under way; they leave their checkpoints. Those that were done
+        meanwhile are returned."""
 
     def close(self) -> None:
         """Let go of everything."""

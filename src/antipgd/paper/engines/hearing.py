@@ -4,12 +4,26 @@ An attempt that is lost is made again, on the same checkpoint, and so probably e
 many losses in a row without a step of progress it is a failure, which says why.
 """
 
+import math
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Protocol
 
-from antipgd.paper.engines.engine import Done, Engine, Future, Lost, Result, Work, called, failures
+from antipgd.paper.engines.engine import (
+    Done,
+    Engine,
+    Future,
+    Lost,
+    NoRoomError,
+    Result,
+    Work,
+    called,
+    failures,
+)
 from antipgd.paper.pipeline import Made, Tick
+
+_PAUSE, _ASKED = 15.0, 6  # seconds, doubled each time; how often while others are under way
 
 
 class Specs(Protocol):
@@ -76,34 +90,75 @@ class _Attempts:
         return self._lost[name]
 
 
+class _Refusals:
+    """Of an engine that takes no more: asked again after a while, and then less and less often."""
+
+    def __init__(self) -> None:
+        self._count, self._until = 0, 0.0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is not to be asked yet."""
+        return time.monotonic() < self._until
+
+    def taken(self) -> None:
+        """It has taken something."""
+        self._count = 0
+
+    def refused(self) -> float:
+        """How many seconds it is left alone now; so often, and then until nothing is under way."""
+        self._count += 1
+        pause = _PAUSE * 2 ** (self._count - 1) if self._count <= _ASKED else math.inf
+        self._until = time.monotonic() + pause
+        return pause
+
+
 class _Hearing:
     """Futures under way on an engine, and those that are to be tried again."""
 
-    def __init__(self, specs: Specs, engine: Engine, work: Work) -> None:
+    def __init__(
+        self, specs: Specs, engine: Engine, work: Work, warn: Callable[[str], None]
+    ) -> None:
         self.running: list[Future] = []
-        self._specs, self._engine, self._work = specs, engine, work
+        self._specs, self._engine, self._work, self._warn = specs, engine, work, warn
         self._again: deque[Any] = deque()
-        self._attempts = _Attempts()
+        self._attempts, self._refusals = _Attempts(), _Refusals()
 
     def give(self) -> bool:
         """Fill the engine; whether anything is under way."""
         while (self._again or self._specs.ready) and len(self.running) < self._engine.slots:
+            if self.running and self._refusals.waiting:
+                break
             spec = self._again.popleft() if self._again else self._specs.next()
-            self.running.append(self._engine.submit(spec, self._work))
+            try:
+                self.running.append(self._engine.submit(spec, self._work))
+            except NoRoomError as error:
+                self._refused(spec, error)
+            else:
+                self._refusals.taken()
         return bool(self.running)
+
+    def _refused(self, spec: Any, error: NoRoomError) -> None:
+        """Keep it for later, if there is anything under way to wait for."""
+        if not self.running:
+            raise error
+        self._again.appendleft(spec)
+        pause = self._refusals.refused()
+        when = f"in {pause:g} s" if pause < math.inf else "when nothing is under way"
+        self._warn(f"{error}; it is asked again {when}, {len(self.running)} jobs go on")
 
     def progress(self, future: Future, steps: int) -> int:
         """Steps to tell of."""
         name = future.spec.name
         return self._specs.counted(name, self._attempts.progress(name, steps))
 
-    def lost(self, future: Future, lost: Lost, warn: Callable[[str], None]) -> Done | None:
+    def lost(self, future: Future, lost: Lost) -> Done | None:
         """Try again, or its end as a failure."""
         count = self._attempts.lose(future.spec.name)
         if count < self._engine.tries:
             self.running.remove(future)
             self._again.append(future.spec)
-            warn(f"{called(future.spec)}: {lost.reason}; it is tried again")
+            self._warn(f"{called(future.spec)}: {lost.reason}; it is tried again")
             return None
         often = "" if count == 1 else f" ({count} times in a row, without a step of progress)"
         return Done(failures(future.spec, f"{lost.reason}{often}"))
@@ -128,9 +183,10 @@ def results(
 ) -> Generator[Result | Made]:
     """Results as they finish; `tick` is told of steps, `warn` of warnings and of what was lost.
 
-    Whoever stops listening stops what is under way.
+    Whoever stops listening stops what is under way. After Ctrl-C or an error, what is done before
+    the engine has stopped comes, too.
     """
-    hearing = _Hearing(specs, engine, work)
+    hearing = _Hearing(specs, engine, work, warn)
     try:
         while hearing.give():
             engine.wait(hearing.running)
@@ -141,8 +197,13 @@ def results(
                     elif isinstance(said, str):
                         warn(said)
                     else:
-                        end = said if isinstance(said, Done) else hearing.lost(future, said, warn)
+                        end = said if isinstance(said, Done) else hearing.lost(future, said)
                         if end is not None:
                             yield from hearing.done(future, end, tick)
-    finally:
-        engine.stop(hearing.running)
+    except BaseException as error:
+        late = engine.stop(hearing.running)
+        if not isinstance(error, GeneratorExit):
+            for future, done in late:
+                yield from hearing.done(future, done, tick)
+        raise
+    engine.stop(())

@@ -66,6 +66,7 @@ class Worker:
 
     def __init__(self, lease: Lease | None) -> None:
         self._lease, self._looked, self._written, self._steps = lease, -_SECONDS, -_SECONDS, 0
+        self.told = False  # anything: who tells hears that he is stopped
 
     @property
     def stopped(self) -> bool:
@@ -78,6 +79,7 @@ class Worker:
 
     def tell(self, said: int | str) -> None:
         """Of steps done or a warning; steps are added up, for small ones are many."""
+        self.told = True
         if self.stopped:
             raise StoppedError
         if isinstance(said, str):
@@ -100,6 +102,15 @@ class Worker:
                 file.write(json.dumps(said) + "\n")
 
 
+def _words(line: bytes) -> list[int | str]:
+    """What a line says; nothing if it was torn, as a full disk does."""
+    with contextlib.suppress(ValueError, RecursionError):
+        said = json.loads(line)
+        if isinstance(said, int | str):
+            return [said]
+    return []
+
+
 class Listener:
     """The driver's side: whole lines, each once."""
 
@@ -114,10 +125,10 @@ class Listener:
             with self._lease.letters.open("rb") as file:
                 file.seek(self._read)
                 whole = file.read().rpartition(b"\n")[0]
-        except FileNotFoundError:
+        except OSError:  # not there yet, or a disk of the net that stumbles: look again
             return []
         self._read += len(whole) + 1 if whole else 0
-        return [json.loads(line) for line in whole.splitlines()]
+        return [said for line in whole.splitlines() for said in _words(line)]
 
     def end(self) -> None:
         """End the lease."""

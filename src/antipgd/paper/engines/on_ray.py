@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from antipgd.extras import needed_by
-from antipgd.paper.engines.engine import Done, EngineError, Future, Lost, Said, Work
+from antipgd.paper.engines.engine import Done, EngineError, Future, Lost, Said, Work, answer
 from antipgd.paper.engines.leases import Lease, Listener
 from antipgd.paper.engines.on import On
-from antipgd.paper.engines.parcels import Code, Parcel, answer, perform
+from antipgd.paper.engines.parcels import Code, Parcel, perform
 from antipgd.paper.pipeline import cpu_count
 
 _STORE = 100 * 2**20  # bytes for objects: records are small
@@ -177,17 +177,18 @@ class Ray:
         """Wait for a second at most: for an end, or for what may have been said."""
         self._ray.wait([one.ref for one in futures], timeout=1.0)  # type: ignore[attr-defined]
 
-    def stop(self, futures: Sequence[Future]) -> None:
+    def stop(self, futures: Sequence[Future]) -> Sequence[tuple[Future, Done]]:
         """End leases, wait for those who notice, and then end the others."""
         refs = [future.ref for future in futures]  # type: ignore[attr-defined]
         if not refs:
-            return
+            return ()
         for future in futures:
             future.listener.end()  # type: ignore[attr-defined]
         patience = 0.0 if self._folder is None else _STOPPED
         _, left = self._ray.wait(refs, num_returns=len(refs), timeout=patience)
         for ref in left:
             self._ray.cancel(ref, force=True)
+        return ()
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""

@@ -13,10 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from antipgd.extras import needed_by
-from antipgd.paper.engines.engine import Done, EngineError, Future, Lost, Said, Work
+from antipgd.paper.engines.engine import (
+    Done,
+    EngineError,
+    Future,
+    Lost,
+    NoRoomError,
+    Said,
+    Work,
+    answer,
+)
 from antipgd.paper.engines.leases import Lease, Listener
 from antipgd.paper.engines.on import On
-from antipgd.paper.engines.parcels import Parcel, answer, perform
+from antipgd.paper.engines.parcels import Parcel, perform
 from antipgd.paper.pipeline import cpu_count
 
 _JOBS = 64  # in SLURM's queue at a time
@@ -57,14 +66,14 @@ class Slurm:
             job = self._executor.submit(perform, parcel)
         except (self._errors.FailedJobError, self._errors.FailedSubmissionError) as error:
             lease.end()
-            raise EngineError(f"SLURM does not take the job: {_last_line(str(error))}") from error
+            raise NoRoomError(f"SLURM does not take the job: {_last_line(str(error))}") from error
         return _Future(spec, job, lease, self._grace, self._errors.FailedJobError)
 
     def wait(self, futures: Sequence[Future]) -> None:
         """Let some time pass; submitit asks SLURM seldom enough by itself."""
         time.sleep(self._poll)
 
-    def stop(self, futures: Sequence[Future]) -> None:
+    def stop(self, futures: Sequence[Future]) -> Sequence[tuple[Future, Done]]:
         """End leases, wait for those who notice, and cancel the others."""
         for future in futures:
             future.listener.end()  # type: ignore[attr-defined]
@@ -74,6 +83,7 @@ class Slurm:
             time.sleep(0.2)
         for future in futures:
             future.cancel()  # type: ignore[attr-defined]
+        return ()
 
     def close(self) -> None:
         """Remove what submitit leaves: links to scripts of jobs that are done."""

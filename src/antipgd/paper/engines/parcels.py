@@ -7,6 +7,7 @@ are compared before anything in it is read.
 import contextlib
 import os
 import pickle
+import secrets
 import signal
 import socket
 import sys
@@ -17,8 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import antipgd
-from antipgd.paper.engines.engine import Done, EngineError, Lost, StoppedError, Work, failures
+from antipgd.paper.engines.engine import (
+    Done,
+    EngineError,
+    Lost,
+    Refused,
+    StoppedError,
+    Work,
+    failures,
+)
 from antipgd.paper.engines.leases import Lease, Worker
+from antipgd.paper.engines.watching import watched
 from antipgd.paper.store import code_digest, provenance
 
 
@@ -45,6 +55,9 @@ class Code:
         return f"{other.where} has {other}, this command {self}: install the same on all machines"
 
 
+_PROCESS = secrets.token_hex(8)  # this one
+
+
 @dataclass(frozen=True)
 class Parcel:
     """A spec and what is to be done with it."""
@@ -54,25 +67,12 @@ class Parcel:
     lease: Lease | None
     device: str
     folder: str  # where the command runs: a user's module may lie there
+    process: str = _PROCESS  # that packed it
 
     @classmethod
     def packed(cls, spec: Any, work: Work, lease: Lease | None, device: str) -> "Parcel":
         """One to send."""
         return cls(Code.here(), pickle.dumps((spec, work)), lease, device, _folder())
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A parcel that was not opened."""
-
-    reason: str
-
-
-def answer(heard: "Done | Lost | Refused") -> Done | Lost:
-    """What an answer means to the driver; a refusal ends the command."""
-    if isinstance(heard, Refused):
-        raise EngineError(heard.reason)
-    return heard
 
 
 def _folder() -> str:
@@ -103,6 +103,14 @@ def _heeding_the_scheduler() -> Iterator[None]:
         signal.signal(signal.SIGUSR2, before)
 
 
+def _watched(parcel: Parcel, worker: Worker) -> contextlib.AbstractContextManager[None]:
+    """Inside, this process ends with the lease, unless it is the driver's own."""
+    lease = parcel.lease
+    if lease is None or parcel.process == _PROCESS:
+        return contextlib.nullcontext()
+    return watched(lambda: not lease.held, lambda: worker.told)
+
+
 def perform(parcel: Parcel) -> Done | Lost | Refused:
     """Open a parcel and do what is in it; its end is returned, whatever it is."""
     reason = parcel.code.refuse(Code.here())
@@ -111,9 +119,11 @@ def perform(parcel: Parcel) -> Done | Lost | Refused:
     if parcel.folder and parcel.folder not in sys.path and Path(parcel.folder).is_dir():
         sys.path.insert(0, parcel.folder)
     worker = Worker(parcel.lease)
+    if worker.stopped:
+        return Lost("it was stopped")
     spec, work = pickle.loads(parcel.content)
     try:
-        with _heeding_the_scheduler():
+        with _watched(parcel, worker), _heeding_the_scheduler():
             results = work(spec, tell=worker.tell, device=parcel.device)
         worker.flush()
         return Done(results, provenance())
@@ -121,6 +131,8 @@ def perform(parcel: Parcel) -> Done | Lost | Refused:
         return Lost(f"the scheduler took {socket.gethostname()} back")
     except StoppedError:
         return Lost("it was stopped")
+    except EngineError as error:
+        return Refused(f"{socket.gethostname()}: {error}")
     except Exception as error:
         if worker.stopped:
             return Lost("it was stopped")

@@ -1,48 +1,93 @@
 """Processes of this machine, side by side: one that dies takes only its own work with it.
 
 That is a failure, which names the signal, and is not tried again: the machine that was short of
-memory is still the same one.
+memory is still the same one. Workers may start processes of their own, and end with the driver.
 """
 
 import contextlib
 import multiprocessing
 import os
 import signal
+import time
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.synchronize import Event
 from typing import Any
 
-from antipgd.paper.engines.engine import Done, Future, Lost, Said, StoppedError, Work, failures
+from antipgd.paper.engines.engine import (
+    Done,
+    EngineError,
+    Future,
+    Lost,
+    Refused,
+    Said,
+    StoppedError,
+    Work,
+    answer,
+    called,
+    failures,
+)
+from antipgd.paper.engines.watching import PATIENCE, watched
+from antipgd.paper.progress import say
 
 _START = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+_SOON = 1.0  # seconds: between looks whether a process lives, and until a wait is worth a word
+
+
+def _orphaned() -> bool:
+    """Whether the driver is gone."""
+    parent = multiprocessing.parent_process()
+    return parent is None or os.getppid() != parent.pid
+
+
+class _Serving:
+    """A worker's life: work from the pipe, until there is no more or it is stopped."""
+
+    def __init__(self, jobs: Connection, stop: Event, device: str) -> None:
+        self._jobs, self._stop, self._device, self.told = jobs, stop, device, False
+
+    @property
+    def _stopped(self) -> bool:
+        return self._stop.is_set() or _orphaned()
+
+    def _tell(self, said: int | str) -> None:
+        self.told = True
+        if self._stopped:
+            raise StoppedError
+        if said != 0:
+            self._jobs.send(said)
+
+    def _end_of(self, spec: Any, work: Work) -> Done | Refused | None:
+        """What comes of it; None if nobody wants to know."""
+        self.told = False
+        try:
+            return Done(work(spec, tell=self._tell, device=self._device))
+        except EngineError as error:
+            return Refused(str(error))
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            end = Done(failures(spec, reason, traceback.format_exc()))
+            return None if self._stopped else end
+
+    def serve(self) -> None:
+        """Until the end."""
+        with contextlib.suppress(EOFError, OSError):  # the driver is gone
+            self._jobs.send(None)  # here I am
+            while (job := self._jobs.recv()) is not None and not self._stopped:
+                end = self._end_of(*job)
+                if end is None:
+                    return
+                self._jobs.send(end)
 
 
 def _serve(jobs: Connection, stop: Event, device: str) -> None:
-    """A worker's life: work from the pipe, until there is no more or it is stopped."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops workers, through `stop`
-    parent = os.getppid()
-
-    def stopped() -> bool:
-        return stop.is_set() or os.getppid() != parent
-
-    def tell(said: int | str) -> None:
-        if stopped():
-            raise StoppedError
-        if said != 0:
-            jobs.send(said)
-
-    while (job := jobs.recv()) is not None:
-        spec, work = job
-        try:
-            end = Done(work(spec, tell=tell, device=device))
-        except Exception as error:
-            if stopped():
-                return
-            reason = f"{type(error).__name__}: {error}"
-            end = Done(failures(spec, reason, traceback.format_exc()))
-        jobs.send(end)
+    for name in ("SIGINT", "SIGHUP"):  # the driver has them, too, and stops workers through `stop`
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    serving = _Serving(jobs, stop, device)
+    with watched(_orphaned, lambda: serving.told):
+        serving.serve()
 
 
 class _Worker:
@@ -50,33 +95,60 @@ class _Worker:
 
     def __init__(self, stop: Event, device: str) -> None:
         self.jobs, theirs = _START.Pipe()
-        self.device, self.busy = device, False
-        self.process = _START.Process(target=_serve, args=(theirs, stop, device), daemon=True)
+        self.device, self.busy, self.begun = device, False, False
+        # A daemon could have no children, and a DataLoader has some.
+        self.process = _START.Process(target=_serve, args=(theirs, stop, device), daemon=False)
         self.process.start()
         theirs.close()  # so that reading ends when the process does
 
     def give(self, spec: Any, work: Work) -> None:
         self.busy = True
-        self.jobs.send((spec, work))
+        with contextlib.suppress(OSError):  # dead already: that is heard
+            self.jobs.send((spec, work))
 
-    def hear(self) -> Said:
-        """Wait for a word; its end makes it free, and its death is an end."""
+    def hear(self) -> list[Said]:
+        """What there is to hear; its end makes it free, and its death is an end."""
+        if not self.jobs.poll():
+            # Processes that it started may hold its pipe open.
+            return [] if self.process.is_alive() or self.jobs.poll() else [self._lost()]
         try:
-            said: Said = self.jobs.recv()
+            said = self.jobs.recv()
         except (EOFError, OSError):  # also in the middle of a word
-            self.process.join()
-            said = Lost(_ending(self.process.exitcode))
-        if isinstance(said, Done | Lost):
-            self.busy = False
-        return said
+            return [self._lost()]
+        if said is None:
+            self.begun = True
+            return []
+        self.busy = not isinstance(said, Done)
+        return [answer(said) if isinstance(said, Refused) else said]
 
-    def end(self) -> None:
-        """Wait for it to stop; what it still says is lost, but not its checkpoint."""
-        with contextlib.suppress(OSError, EOFError):
-            self.jobs.send(None)
-            while True:
-                self.jobs.recv()  # else a worker with much to say would wait for ever
+    def _lost(self) -> Lost:
         self.process.join()
+        self.busy, ending = False, _ending(self.process.exitcode)
+        if self.begun:
+            return Lost(ending)
+        raise EngineError(
+            f"a worker never began: {ending}; what it said is above. Nothing is stored of its work"
+        )
+
+    def last(self) -> list[Done | Lost]:
+        """Its end, if it has come; the rest is not worth a word."""
+        try:
+            return [said for said in self.hear() if isinstance(said, Done | Lost)]
+        except EngineError as error:
+            return [Lost(str(error))]
+
+    def dismiss(self) -> None:
+        """Let it end after what it is doing."""
+        with contextlib.suppress(OSError):
+            self.jobs.send(None)
+
+    def end(self, patience: float) -> None:
+        """Wait for it to end, and then end it."""
+        self.process.join(max(0.0, patience))
+        for end in (self.process.terminate, self.process.kill):
+            if self.process.is_alive():
+                end()
+                self.process.join(_SOON)
         self.jobs.close()
 
 
@@ -85,7 +157,8 @@ def _ending(code: int | None) -> str:
         name = signal.Signals(-code).name
         why = " (short of memory? a smaller micro needs less)" if name == "SIGKILL" else ""
         return f"the process was ended by {name}{why}"
-    return f"the process ended with exit code {code}"
+    why = " (was sys.exit or os._exit called?)" if code == 0 else ""
+    return f"the process ended with exit code {code}{why}"
 
 
 class _Future:
@@ -95,7 +168,30 @@ class _Future:
         self.spec, self.worker = spec, worker
 
     def heard(self) -> list[Said]:
-        return [self.worker.hear()] if self.worker.jobs.poll() else []
+        return self.worker.hear()
+
+
+def _last_words(futures: Sequence[_Future], until: float) -> list[tuple[Future, Done]]:
+    """What is done by then; the rest of what is said is lost, but no checkpoint."""
+    left = [*futures]
+    done: list[tuple[Future, Done]] = []
+    quiet = until - PATIENCE + _SOON  # most have ended by then
+    while left and time.monotonic() < until:
+        wait([one.worker.jobs for one in left], 0.2)
+        for one in [*left]:
+            for end in one.worker.last():
+                left.remove(one)
+                if isinstance(end, Done):
+                    done.append((one, end))
+        if left and time.monotonic() > quiet:
+            quiet = until
+            _say_waiting([one.spec for one in left])
+    return done
+
+
+def _say_waiting(specs: Sequence[Any]) -> None:
+    others = f" and {len(specs) - 1} more" if len(specs) > 1 else ""
+    say(f"waiting up to {PATIENCE:g} s for {called(specs[0])}{others}; Ctrl-C ends them at once")
 
 
 class Processes:
@@ -125,15 +221,26 @@ class Processes:
         return self._workers[-1]
 
     def wait(self, futures: Sequence[Future]) -> None:
-        """Wait until somebody speaks or dies."""
-        wait([future.worker.jobs for future in futures])  # type: ignore[attr-defined]
+        """Wait until somebody speaks, or for a second: death is not always heard."""
+        wait([future.worker.jobs for future in futures], _SOON)  # type: ignore[attr-defined]
 
-    def stop(self, futures: Sequence[Future]) -> None:
-        """End all processes; checkpoints stay."""
-        self._stop.set()
-        for worker in self._workers:
-            worker.end()
-        self._workers, self._stop = [], _START.Event()
+    def stop(self, futures: Sequence[Future]) -> Sequence[tuple[Future, Done]]:
+        """End all processes, by force if need be; checkpoints stay, and what is done by then."""
+        workers, self._workers = self._workers, []
+        until = time.monotonic() + PATIENCE
+        try:
+            self._stop.set()
+            for worker in workers:
+                worker.dismiss()
+            mine = [one for one in futures if isinstance(one, _Future) and one.worker in workers]
+            return _last_words(mine, until)
+        except BaseException:
+            until = 0.0  # a second Ctrl-C
+            raise
+        finally:
+            self._stop = _START.Event()
+            for worker in workers:
+                worker.end(until - time.monotonic())
 
     def close(self) -> None:
         """Nothing is left once they have been stopped."""

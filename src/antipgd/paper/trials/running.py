@@ -9,19 +9,19 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from antipgd.checks import number
-from antipgd.paper.engines.engine import Result, Tell
+from antipgd.paper.engines.engine import EngineError, Result, Tell
 from antipgd.paper.record import Record
-from antipgd.paper.trials.spec import FOLDER, Trial, find_function, source_of, takes
+from antipgd.paper.trials.spec import FOLDER, Trial, loaded, takes
 
 
 def try_one(trial: Trial, *, tell: Tell, device: str, root: Path, threads: int = 1) -> list[Result]:
     """The work of an engine: the record of one call, made with so many threads everywhere."""
     os.environ["OMP_NUM_THREADS"] = str(threads)  # read when torch is first imported
-    function = find_function(trial.function)
-    if source_of(trial.function) != trial.source:
-        raise ValueError(
-            f"the file of {trial.function} is not the one that the command was given: it was "
-            "changed since, or differs on this machine"
+    function = loaded(trial.function, trial.source)
+    if function is None:
+        raise EngineError(
+            f"the file of {trial.function} is not the one that the command began with: it was "
+            "changed since, or differs on this machine; the same command begins with it as it is"
         )
     arguments: dict[str, Any] = dict(trial.arguments)
     if takes(function, FOLDER):
@@ -29,9 +29,11 @@ def try_one(trial: Trial, *, tell: Tell, device: str, root: Path, threads: int =
         arguments[FOLDER].mkdir(parents=True, exist_ok=True)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
-    tell(0)
-    with threadpool_limits(threads):
-        returned = function(**arguments)
+    try:
+        with threadpool_limits(threads):
+            returned = function(**arguments)
+    except SystemExit as error:  # it would end a worker, or the command, without a word
+        raise RuntimeError(f"{trial.function} called sys.exit({error.code!r})") from error
     return [record_of(trial, returned)]
 
 
@@ -50,5 +52,8 @@ def record_of(trial: Trial, returned: Any) -> Record:
 
 
 def _number(name: str, value: Any) -> float:
-    item = getattr(value, "item", None)  # a tensor of one element
-    return number(name, item() if callable(item) else value)
+    item = getattr(value, "item", None)  # of a tensor or array of one element
+    try:
+        return number(name, item() if callable(item) else value)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a finite number; got {value!r:.200}") from error

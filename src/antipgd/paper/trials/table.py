@@ -1,5 +1,6 @@
 """Trials as a table, one row each, and its means over seeds with their intervals."""
 
+import json
 from collections.abc import Iterable
 
 import pandas as pd
@@ -24,12 +25,12 @@ def _measures(records: Iterable[Record]) -> list[str]:
 def summary(records: Iterable[Record]) -> pd.DataFrame:
     """One row for each setting: mean, both ends of Student's 95 % interval over seeds, and n."""
     records = list(records)
-    groups: dict[tuple, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.run.settings, []).append(record)
+    groups: dict[str, list[Record]] = {}
+    for record in records:  # as names do, JSON tells True, 1 and 1.0 apart; Python does not
+        groups.setdefault(json.dumps(record.run.settings), []).append(record)
     rows = []
-    for settings, group in groups.items():
-        row = dict(settings)
+    for group in groups.values():
+        row = dict(group[0].run.settings)
         for measure in _measures(records):
             values = [value for one in group for _, name, value in one.points if name == measure]
             if values:
