@@ -89,7 +89,7 @@ class Passes:
         self._thread = 0
         self._calls: list[Call] = []
         self.former = Former(law)
-        self._recipes = Recipes(self.former) if memory == "recompute" else None
+        self._recipes = Recipes(self.former, self._places) if memory == "recompute" else None
         if drawing.per == "micro-batch":
             self.refused_when_compiled = (
                 "draws='micro-batch' does not work under torch.compile, which cannot count passes; "

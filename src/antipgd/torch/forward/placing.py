@@ -26,14 +26,19 @@ class Places:
         self._by_device: dict[torch.device, Place] = {}
         self._homes: list[torch.device] = []
         self._newest = 0
+        self.turn = 0
+        """Counts what was written there: another number, another draw."""
 
     def fit(self, parameters: Sequence[Tensor]) -> bool:
         """Whether these lie on the devices that the last ones lay on."""
         return self._homes == [parameter.device for parameter in parameters]
 
     def advance(self, newest: int) -> None:
-        """Another step."""
+        """Another step, which may have the draw of the last one."""
+        if newest == self._newest:
+            return
         self._newest = newest
+        self.turn += 1
         for place in self._by_device.values():
             place.newest.fill_(newest)
 
@@ -41,6 +46,7 @@ class Places:
         self, parameters: Sequence[Tensor], keys: NDArray[np.uint64], table: NDArray[np.float64]
     ) -> list[Place]:
         """Other keys or coefficients; returns where each parameter's own are."""
+        self.turn += 1
         self._homes = [parameter.device for parameter in parameters]
         rows = np.arange(len(keys), dtype=np.uint64)
         facts = torch.from_numpy(np.stack([keys, rows], axis=1).view(np.int64))
