@@ -20,9 +20,9 @@ from antipgd.noise.placement import Shard
 from antipgd.torch import kernel
 from antipgd.torch.adding import compiled_targets
 from antipgd.torch.gpu.choosing import chosen
-from antipgd.torch.gpu.tables import Place, place_of
+from antipgd.torch.gpu.tables import Place, keep_for_graph, place_of
 from antipgd.torch.parts import is_sharded, local_part
-from antipgd.torch.stepping import refuse_capture
+from antipgd.torch.stepping import is_captured, refuse_capture
 
 WIDE = (torch.float32, torch.float64)
 NARROW = (torch.bfloat16, torch.float16)
@@ -134,6 +134,8 @@ class Former:
 def _place(draw: Draw, device: torch.device) -> Place:
     """The draw in a device's memory; brought there if it is not."""
     if draw.place is not None and draw.place.table.device == device:
+        if is_captured():
+            keep_for_graph(draw.place)
         return draw.place
     refuse_capture()
     return place_of(int(draw.key[0]), draw.newest, draw.coefficients[0], device)

@@ -36,6 +36,7 @@ from antipgd.torch.forward.placing import Places
 from antipgd.torch.forward.recomputing import Recipes
 from antipgd.torch.forward.rounding import check_read
 from antipgd.torch.gpu.tables import Place
+from antipgd.torch.stepping import is_captured
 
 
 class Seat:
@@ -110,6 +111,15 @@ class Passes:
             self.number = self._first_number
             self._seats, self._rows = seats, rows
             self._take_rows()
+
+    def check_seats(self, parameters: list[Tensor]) -> None:
+        """Refuse other parameters than those before, where graphs were captured."""
+        self._places.check_rows(parameters)
+
+    def end(self) -> None:
+        """Nothing reads noise any more: neither calls nor captured graphs."""
+        self.settle()
+        self._places.end()
 
     def count_anew(self) -> None:
         """Take the draws of this step from the first on: one that does not count was made."""
@@ -308,7 +318,7 @@ class Passes:
 
     def _formed(self, seat: Seat, z: Tensor) -> Tensor:
         watched = self.audit is not None and self.audit.watches(seat.name)
-        if seat.still and not watched:
+        if seat.still and not watched and not is_captured():  # σ may come while a graph lives
             return z
         if z.dtype is not seat.dtype and not seat.still:
             # The model was converted, or FSDP2 gathers another type.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from antipgd.noise import Law
 from antipgd.torch.gpu.choosing import draws_on
-from antipgd.torch.gpu.tables import Place
+from antipgd.torch.gpu.tables import Place, is_in_graph, lasting
 
 CPU = torch.device("cpu")
 
@@ -25,6 +25,7 @@ class Places:
         self._law = law
         self._by_device: dict[torch.device, Place] = {}
         self._homes: list[torch.device] = []
+        self._parameters: list[Tensor] = []
         self._newest = 0
         self.turn = 0
         """Counts what was written there: another number, another draw."""
@@ -32,6 +33,22 @@ class Places:
     def fit(self, parameters: Sequence[Tensor]) -> bool:
         """Whether these lie on the devices that the last ones lay on."""
         return self._homes == [parameter.device for parameter in parameters]
+
+    def check_rows(self, parameters: Sequence[Tensor]) -> None:
+        """Refuse other parameters than a captured graph has found here."""
+        now, then = [*map(id, parameters)], [*map(id, self._parameters)]
+        if now != then and any(map(is_in_graph, self._by_device.values())):
+            raise RuntimeError(
+                f"a CUDA graph was captured while {len(then)} parameters took noise, and others "
+                f"have come or gone ({len(now)} now): its replays would repeat one draw. Add and "
+                f"take param groups before passes are captured; or stop() this noise, perturb "
+                f"again and capture anew"
+            )
+
+    def end(self) -> None:
+        """Graphs that are replayed from here on add nothing."""
+        for place in self._by_device.values():
+            place.table.zero_()
 
     def advance(self, newest: int) -> None:
         """Another step, which may have the draw of the last one."""
@@ -47,6 +64,7 @@ class Places:
     ) -> list[Place]:
         """Other keys or coefficients; returns where each parameter's own are."""
         self.turn += 1
+        self._parameters = list(parameters)
         self._homes = [parameter.device for parameter in parameters]
         rows = np.arange(len(keys), dtype=np.uint64)
         facts = torch.from_numpy(np.stack([keys, rows], axis=1).view(np.int64))
@@ -62,7 +80,7 @@ class Places:
         place = self._by_device.get(device)
         if place is None or place.table.shape != table.shape:
             newest = torch.full((), self._newest, dtype=torch.int64, device=device)
-            return Place(facts.to(device, copy=True), newest, table.to(device, copy=True))
+            return lasting(Place(facts.to(device, copy=True), newest, table.to(device, copy=True)))
         place.facts.copy_(facts)
         place.table.copy_(table)
         return place

@@ -6,6 +6,7 @@ Knows layouts and numbers, not Triton.
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -39,6 +40,30 @@ class Place(NamedTuple):
     facts: Tensor  # int64, a row for each tensor: its key, and its row in the table
     newest: Tensor  # int64, the step of the newest draw
     table: Tensor  # float64, coefficients of the draws newest, newest − 1, …
+
+
+_lasting: "WeakValueDictionary[int, Tensor]" = WeakValueDictionary()  # tables, by identity
+_in_graphs: dict[int, Place] = {}  # by that of the table; nobody says when a graph is gone
+
+
+def lasting(place: Place) -> Place:
+    """A place that is written at every step, so that a graph may go on reading it."""
+    _lasting[id(place.table)] = place.table
+    return place
+
+
+def keep_for_graph(place: Place) -> None:
+    """A graph that is being captured reads this: never free it.
+
+    Unless it is a copy, which torch.compile makes for its own graphs and fills before each replay.
+    """
+    if _lasting.get(id(place.table)) is place.table:
+        _in_graphs[id(place.table)] = place
+
+
+def is_in_graph(place: Place) -> bool:
+    """Whether a captured graph reads it."""
+    return id(place.table) in _in_graphs
 
 
 class Plan(NamedTuple):
