@@ -78,9 +78,7 @@ def check_unchanged(
     if audit is None and not any(one.was_changed for one in formed):
         return
     captured = is_captured()  # when no number can be read
-    fresh = [
-        one for one in formed if audit and not captured and audit.looks_first_at(one.name)
-    ]
+    fresh = [one for one in formed if audit and not captured and audit.looks_first_at(one.name)]
     for one in formed:
         first = any(one is other for other in fresh)
         if one.was_changed or (first and one.differs(former)):

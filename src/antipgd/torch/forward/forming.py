@@ -5,7 +5,7 @@ at once. Weights of 16 bits are made in float32 and rounded to nearest. Knows te
 when w is read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -90,6 +90,17 @@ class Former:
             xi = torch.zeros(z.shape, dtype=wide, device=z.device)
             self.add(xi, None, draw)
         return (z.to(wide) + xi).to(z.dtype)
+
+    def prepare(self, tensors: Iterable[Tensor]) -> None:
+        """Write how these lie into the memory of their GPUs.
+
+        Before a compiled call could: what is allocated inside one may lie in the memory of its
+        graphs, which is theirs to use again.
+        """
+        for tensor in tensors:
+            launching = None if is_sharded(tensor) else chosen(tensor, self.law)
+            if launching is not None:
+                self._template(launching, tensor.detach(), None)
 
     def _template(self, launching: Any, tensor: Tensor, shard: Shard | None) -> Any:
         """How a tensor on a GPU lies."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Module, RNNBase
 from torch.utils.hooks import RemovableHandle
@@ -29,9 +30,10 @@ from antipgd.torch.forward.calls import (
     is_within,
     may_be_recomputed,
 )
+from antipgd.torch.forward.compiled import former_of, know_read
 from antipgd.torch.forward.formed import FlatWeights, check_unchanged
 from antipgd.torch.forward.formed import formed as as_formed
-from antipgd.torch.forward.forming import Draw, Former, Known, in_functorch
+from antipgd.torch.forward.forming import Draw, Known, in_functorch
 from antipgd.torch.forward.placing import Places
 from antipgd.torch.forward.recomputing import Recipes
 from antipgd.torch.forward.rounding import check_read
@@ -79,7 +81,7 @@ class Passes:
         self.refused_when_compiled = ""
         self.newest = 0  # the newest draw that the passes to come read
         self._places = Places(law)
-        self._lasts = drawing.per != "micro-batch"  # a draw, for the step, even if recomputed
+        self._lasts = drawing.per != "micro-batch"  # a draw, for the step: who reads memory may
         self.audit: Audit | None = None
         self.number = number  # of the micro-batch in its step, or of the rank
         self._first_number = number
@@ -89,7 +91,7 @@ class Passes:
         self._began = self._mixed = 0
         self._thread = 0
         self._calls: list[Call] = []
-        self.former = Former(law)
+        self.former = former_of(self.law)
         self._recipes = Recipes(self.former, self._places) if memory == "recompute" else None
         if drawing.per == "micro-batch":
             self.refused_when_compiled = (
@@ -106,7 +108,7 @@ class Passes:
         self.newest = newest
         self._places.advance(newest)
         same = seats is self._seats and rows == self._rows
-        same = same and self._places.fit([seat.parameter for seat in seats])
+        same = same and self._fit(seats)
         if not same or self.number != self._first_number:
             self.number = self._first_number
             self._seats, self._rows = seats, rows
@@ -140,10 +142,24 @@ class Passes:
             seat.still = not takes[i]
             if self.drawing.per != "step":
                 seat.key = np.array([seat.keys(which)], np.uint64)
+        if self._lasts:
+            self._place(table)
+
+    def _fit(self, seats: list[Seat]) -> bool:
+        """Whether what these draw is in the memory of their devices, where it is to be there."""
+        return not self._lasts or self._places.fit([seat.parameter for seat in seats])
+
+    def _place(self, table: NDArray[np.float64]) -> None:
+        """Write what the seats draw into the memory of their devices."""
+        parameters = [seat.parameter for seat in self._seats]
         keys = np.array([seat.key[0] for seat in self._seats], np.uint64)
-        places = self._places.take([seat.parameter for seat in self._seats], keys, table)
+        places = self._places.take(parameters, keys, table)
+        if self._seats and self._seats[-1].place is places[-1]:  # they have them
+            return
+        self.former.prepare(parameters)
         for seat, place in zip(self._seats, places, strict=True):
             seat.place = place
+            know_read(place.facts, seat.keys(0))
 
     def _next_micro_batch(self) -> None:
         """Another draw, if a gradient has come since the last pass began."""
@@ -341,8 +357,7 @@ class Passes:
 
     def draw_of(self, seat: Seat) -> Draw:
         """What the passes to come add to a parameter."""
-        place = seat.place if self._lasts else None
-        return Draw(seat.key, self.newest, seat.coefficients, place)
+        return Draw(seat.key, self.newest, seat.coefficients, seat.place)
 
     def source_of(self, tensor: Tensor | None) -> Tensor | None:
         """z, where somebody puts back as a parameter what he has read as w."""
