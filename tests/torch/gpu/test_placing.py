@@ -1,4 +1,4 @@
-"""Where the draws of a step lie on a device: written in place, and no more often than they change."""
+"""Where the draws of a step lie on a device: written in place, and only when they change."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from antipgd.torch import perturb
 from antipgd.torch.forward.compiled import former_of, know_read, note_read
 from antipgd.torch.forward.forming import Former, _place, as_draw
 from antipgd.torch.forward.placing import Places
-from antipgd.torch.gpu import launching
+from antipgd.torch.gpu import choosing, launching
 from antipgd.torch.gpu.tables import place_of
 from interpreted import KEY, as_if_on_gpus, capturing, expected, same, weights
 
@@ -102,6 +102,8 @@ def test_a_micro_batch_needs_no_place(monkeypatch):
 def test_how_weights_lie_is_known_before_the_first_pass(monkeypatch):
     """A compiled call allocates in the memory of its graphs, which is used again."""
     former_of.cache_clear()
+    with as_if_on_gpus():
+        choosing.draws_on(CPU, GAUSSIAN)  # which tries it, once
     made = []
     template = launching.Template
     monkeypatch.setattr(

@@ -25,6 +25,7 @@ from antipgd.torch.gpu.tables import (
     Plan,
     as_signed,
     described,
+    place_of,
     planned,
 )
 
@@ -128,6 +129,23 @@ class Template:
     def form(self, z: Tensor, place: Place) -> Tensor:
         """w = z + the draws, in new memory that lies as z does; gradients reach z unchanged."""
         return _Formed.apply(z, self, place)  # type: ignore[no-untyped-call]
+
+
+OLDEST = (7, 0)
+"""The compute capability that Triton needs."""
+
+
+def check_device(device: torch.device) -> None:
+    """Refuse a GPU that is too old."""
+    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < OLDEST:
+        raise RuntimeError(f"compute capability must be at least {OLDEST}; got {found}")
+
+
+def try_on(device: torch.device, law: Law) -> None:
+    """Add a draw to one element and wait for it."""
+    target = torch.zeros(1, device=device)
+    Template(target, None, law).inject(target, place_of(0, 1, (1.0,), device))
+    target.tolist()
 
 
 class _Formed(torch.autograd.Function):

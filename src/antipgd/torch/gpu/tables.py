@@ -80,11 +80,15 @@ def as_signed(key: int) -> int:
 
 
 def place_of(key: int, newest: int, coefficients: Sequence[float], device: torch.device) -> Place:
-    """The draw of one tensor, brought to a device in one copy."""
+    """The draw of one tensor, brought to a device in one copy.
+
+    Each part begins at a multiple of 16 bytes, as in memory of its own: else the kernel would be
+    compiled once more.
+    """
     bits = np.array(coefficients, np.float64).view(np.int64)
-    numbers = np.concatenate([np.array([as_signed(key), 0, newest], np.int64), bits])
+    numbers = np.concatenate([np.array([as_signed(key), 0, newest, 0], np.int64), bits])
     there = torch.from_numpy(numbers).to(device)
-    return Place(there[None, :2], there[2], there[3:].view(torch.float64)[None])
+    return Place(there[None, :2], there[2], there[4:].view(torch.float64)[None])
 
 
 def described(layout: NDArray[np.int64], at: int, owner: int, unit: int) -> NDArray[np.int64]:
