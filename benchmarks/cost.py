@@ -47,8 +47,8 @@ rademacher:
 
 {rademacher}
 
-In each cell the instructions cost more than the memory: the draws are what is paid for, and
-rademacher's are the cheapest.
+The instructions cost more than the memory: the draws are what is paid for, and rademacher's are
+the cheapest. Where it is the memory: {bound}.
 
 ## Memory
 
@@ -123,11 +123,14 @@ def cpu_ns(form: str, law: str) -> float:
     return seconds / RESNET18 * 1e9
 
 
+CASE = ("law", "type", "gpu", "one_run", "one_tap")
+
+
 def gpu_seconds(way: Way, law: str, gpu: Gpu) -> tuple[float, float]:
     """Of one parameter: by memory alone, and by instructions alone."""
-    wanted = (law, way.dtype, gpu.kind, True)
+    wanted = (law, way.dtype, gpu.kind, True, way.draws == 1)
     rows = results("gpu_kernel.json")["rows"]
-    (row,) = [r for r in rows if (r["law"], r["type"], r["gpu"], r["one_run"]) == wanted]
+    (row,) = [r for r in rows if tuple(r[name] for name in CASE) == wanted]
     count = way.draws * row["per_draw"] + row["per_element"]
     return way.bytes / gpu.bandwidth, count / gpu.rate
 
@@ -184,6 +187,17 @@ def memory_table() -> list[str]:
     ]
 
 
+def bound_by_memory() -> list[str]:
+    """The cells in which the memory costs more than the instructions."""
+    cells = [(law, way, gpu) for law in LAWS for way in WAYS for gpu in GPUS]
+    found = [(cell, gpu_seconds(cell[1], cell[0], cell[2])) for cell in cells]
+    return [
+        f"{law}, {way.name}, {gpu.name}"
+        for (law, way, gpu), (memory, instructions) in found
+        if memory >= instructions
+    ]
+
+
 def page() -> str:
     gpus = ", ".join(
         f"{g.name} ({g.bandwidth / 1e12:.3g} TB/s, {g.processors} × {g.clock / 1e9:.3g} GHz)"
@@ -193,6 +207,7 @@ def page() -> str:
     return TEXT.format(
         cpu="\n".join(cpu_table()), gaussian="\n".join(gpu_table("gaussian")), gpus=gpus,
         rademacher="\n".join(gpu_table("rademacher")), memory="\n".join(memory_table()),
+        bound="; ".join(bound_by_memory()) or "nowhere",
         per_clock=PER_CLOCK, shares=", ".join(shares), names=", ".join(g.name for g in GPUS),
     )  # fmt: skip
 
@@ -202,17 +217,23 @@ def kernel_table() -> str:
     found = results("gpu_kernel.json")
     gpus = " | ".join(f"{g.kind}: registers, spills, fma" for g in GPUS)
     lines = [f"Triton {found['triton']}.", ""]
-    lines.append(f"| law | type | runs | {gpus} | instructions a draw, and a parameter |")
-    lines.append("|---" * (4 + len(GPUS)) + "|")
-    kinds = list(dict.fromkeys((r["law"], r["type"], r["one_run"]) for r in found["rows"]))
-    for law, dtype, one_run in kinds:
-        rows = {r["gpu"]: r for r in found["rows"]
-                if (r["law"], r["type"], r["one_run"]) == (law, dtype, one_run)}  # fmt: skip
-        cells = [f"{r['registers']}, {r['spills']}, {r['fma']}" for r in rows.values()]
-        draws = " · ".join(f"{r['per_draw']:.0f} + {r['per_element']:.0f}" for r in rows.values())
-        runs = "one" if one_run else "several"
-        lines.append(f"| {law} | {dtype} | {runs} | {' | '.join(cells)} | {draws} |")
+    lines.append(f"| law | type | runs | taps | {gpus} | instructions a draw, and a parameter |")
+    lines.append("|---" * (5 + len(GPUS)) + "|")
+    kinds: dict[tuple, list[dict]] = {}
+    for row in found["rows"]:
+        kinds.setdefault(tuple(row[name] for name in CASE if name != "gpu"), []).append(row)
+    for (law, dtype, one_run, one_tap), rows in kinds.items():
+        cells = [f"{r['registers']}, {r['spills']}, {r['fma']}" for r in rows]
+        draws = " · ".join(instructions(r) for r in rows)
+        runs, taps = "one" if one_run else "several", "one" if one_tap else "any"
+        lines.append(f"| {law} | {dtype} | {runs} | {taps} | {' | '.join(cells)} | {draws} |")
     return "\n".join(lines)
+
+
+def instructions(row: dict) -> str:
+    """Those of a draw and those besides, or all where there is one draw."""
+    besides = f"{row['per_element']:.0f}"
+    return besides if row["one_tap"] else f"{row['per_draw']:.0f} + {besides}"
 
 
 def with_table(text_: str) -> str:

@@ -2,12 +2,13 @@
 
 import copy
 import io
+import json
 import warnings
 
 import pytest
 import torch
 
-from antipgd.torch import attach, expect_noise, perturb
+from antipgd.torch import attach, clean_state_dict, expect_noise, forget_noise, perturb
 from antipgd.torch.left_behind import leave_on_purpose
 from training import flat, make_model, train
 
@@ -134,3 +135,81 @@ def test_a_probe_of_the_optimizer_at_attach_is_not_said():
         warnings.simplefilter("always")
         attach(optimizer, sigma=0.01, model=model)
     assert [str(one.message) for one in heard] == []
+
+
+def cleaned():
+    """A resume without noise from weights that it was taken out of."""
+    state = saved("weights")
+    model, optimizer, _ = made(None, seed=1)
+    names = [name for name, _ in model.named_parameters()]
+    clean = clean_state_dict(state["model"], state["optimizer"], names)
+    model.load_state_dict(clean)
+    optimizer.load_state_dict(state["optimizer"])
+    return model, optimizer
+
+
+def test_weights_that_were_cleaned_are_not_said_to_keep_a_draw():
+    model, optimizer = cleaned()
+    words = r"goes on without it, from other weights.*attach\(.*\.reset\(\).*forget_noise"
+    with pytest.warns(UserWarning, match=words) as heard:
+        train(model, optimizer, 2)
+    assert len(heard) == 1
+    assert "keep its last draw" not in str(heard[0].message)
+
+
+def test_the_way_on_from_cleaned_weights_works():
+    model, optimizer = cleaned()
+    noise = attach(optimizer, sigma=0.01, model=model)
+    noise.reset()
+    train(model, optimizer, 2)
+    assert noise.step_count == 6
+    noise.stop()
+
+
+def test_where_no_record_can_tell_it_is_said_so():
+    model, optimizer, _ = loaded("weights")
+    (group,) = optimizer.param_groups
+    content = json.loads(group["antipgd"])
+    del content["samples"]  # as of sharded weights
+    group["antipgd"] = json.dumps(content)
+    with pytest.warns(UserWarning, match=r"keep its last draw in them, unless you cleaned them"):
+        train(model, optimizer, 1)
+
+
+@pytest.mark.parametrize("form", ["forward", "weights"])
+def test_noise_that_is_forgotten_on_purpose_is_silent_for_good(form):
+    model, optimizer, _ = loaded(form)
+    before = flat(model)
+    forget_noise(optimizer)
+    assert (flat(model) == before).all()
+    train(model, optimizer, 2)
+    other, theirs, _ = made(None)
+    theirs.load_state_dict(optimizer.state_dict())
+    train(other, theirs, 1)
+
+
+def test_noise_that_acts_is_not_forgotten():
+    _, optimizer, noise = made("forward")
+    with pytest.raises(ValueError, match=r"nobody goes on with; stop\(\) this one"):
+        forget_noise(optimizer)
+    noise.stop()
+
+
+def test_a_step_that_does_not_count_is_no_step():
+    model, optimizer, _ = loaded("forward")
+    rate = optimizer.param_groups[0]["lr"]
+    optimizer.param_groups[0]["lr"] = 0.0
+    train(model, optimizer, 2)
+    optimizer.param_groups[0]["lr"] = rate
+    with pytest.warns(UserWarning, match="nobody goes on with"):
+        train(model, optimizer, 1)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_noise_that_was_forgotten_is_said_though_a_group_was_added(first):
+    model, optimizer, _ = loaded("weights")
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})
+    if first:
+        optimizer.param_groups.reverse()
+    with pytest.warns(UserWarning, match=r"keep its last draw in them and no other comes"):
+        train(model, optimizer, 1)

@@ -15,6 +15,7 @@ from antipgd.torch.attaching import attach
 from antipgd.torch.cleaning import clean_state_dict
 from antipgd.torch.forward.perturbing import perturb
 from antipgd.torch.handle import Noise
+from antipgd.torch.left_behind import forget_noise
 from antipgd.torch.left_behind import listen as _listen
 from antipgd.torch.living import noise_of
 from antipgd.torch.members import biases, norms, vectors
@@ -28,6 +29,7 @@ __all__ = [
     "biases",
     "clean_state_dict",
     "expect_noise",
+    "forget_noise",
     "noise_of",
     "norms",
     "perturb",

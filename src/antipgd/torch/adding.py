@@ -52,6 +52,11 @@ class Adder:
         self._on_gpu: list[tuple[Any, list[int]]] = []
         self._others: list[int] = []
 
+    def try_kernels(self) -> None:
+        """Find out now whether the GPU kernel runs where the weights are."""
+        for member in self.members:
+            chosen(local_part(member.parameter)[0], self._law)
+
     def _prepare(self) -> None:
         """Look where the weights lie, and plan anew if any has moved since."""
         if self._sharded or self._places is None:

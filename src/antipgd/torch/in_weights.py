@@ -79,6 +79,7 @@ class InWeights(Noise):
         """Act from here on; not `alone`: every rank does."""
         super().hook(alone)
         self._plan()
+        self._adder.try_kernels()
 
     def adopt(self, records: Sequence[Record], first: int = 0) -> None:
         """Go on from checked records."""

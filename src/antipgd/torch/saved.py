@@ -5,7 +5,7 @@ top-level key does not; the last one keeps only keys that the live groups have, 
 """
 
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -91,6 +91,12 @@ def is_loaded(optimizer: Grouped) -> bool:
         isinstance(mark := group.get(KEY), str) and type(mark) is not Live and mark != EXPECTED
         for group in optimizer.param_groups
     )
+
+
+def left_in(groups: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str]]:
+    """The param groups in which a record stands without a noise that writes it, and those."""
+    found = [(group, group.get(KEY)) for group in groups]
+    return [(group, text) for group, text in found if type(text) is str and text != EXPECTED]
 
 
 def read_groups(groups: Sequence[Mapping[str, Any]]) -> list[Record]:

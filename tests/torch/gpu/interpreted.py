@@ -51,3 +51,38 @@ def same(a, b):
     """Bit for bit, signs of zeros too."""
     integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return a.dtype == b.dtype and torch.equal(a.view(integers), b.view(integers))
+
+
+@contextmanager
+def capturing():
+    """Inside, a CUDA graph is taken to be captured."""
+    with (
+        patch.object(torch.cuda, "is_initialized", lambda: True),
+        patch.object(torch.cuda, "is_current_stream_capturing", lambda: True),
+    ):
+        yield
+
+
+class Graph:
+    """The launches of a block, as a captured graph has them: memory, not numbers."""
+
+    def __init__(self):
+        self.launches = []
+
+    @contextmanager
+    def capture(self):
+        """Keep the launches that are made inside."""
+        real = launching.launch
+
+        def kept(*given):
+            self.launches.append(given)
+            real(*given)
+
+        with patch.object(launching, "launch", kept), capturing():
+            yield
+
+    def replay(self):
+        """Launch all again; what each of them has added."""
+        for given in self.launches:
+            launching.launch(*given)
+        return [(target - source).detach() for source, target, *_ in self.launches]

@@ -17,8 +17,8 @@ CODE = """
 import json, sys
 import gpu_kernel
 found = []
-for law, dtype, gpu, one_run, fused in json.loads(sys.argv[1]):
-    asm = gpu_kernel.compiled(law, dtype, gpu, one_run, fused).asm
+for case in json.loads(sys.argv[1]):  # law, type, gpu, one_run, fused, and maybe one_tap
+    asm = gpu_kernel.compiled(*case).asm
     spills = gpu_kernel.dumped(asm["cubin"], "-sass").count("STL")
     found.append([gpu_kernel.instructions(asm["ptx"]), gpu_kernel.usage(asm["cubin"]), spills])
 print(json.dumps(found))
@@ -55,14 +55,17 @@ def check(cases, cache):
 
 
 def test_no_fused_multiply_add_and_nothing_spilt(tmp_path):
-    check([(law, "float32", gpu, True, False) for law in LAWS for gpu in GPUS], tmp_path)
+    cases = [(law, "float32", gpu, True, False) for law in LAWS for gpu in GPUS]
+    check([*cases, ("gaussian", "float32", 90, True, False, True)], tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("one_tap", [True, False])
 @pytest.mark.parametrize("one_run", [True, False])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "float32"])
-def test_of_every_type_and_layout(dtype, one_run, tmp_path):
-    check([(law, dtype, gpu, one_run, False) for law in LAWS for gpu in GPUS], tmp_path)
+def test_of_every_type_and_layout(dtype, one_run, one_tap, tmp_path):
+    cases = [(law, dtype, gpu, one_run, False) for law in LAWS for gpu in GPUS]
+    check([(*case, True) for case in cases] if one_tap else cases, tmp_path)
 
 
 def test_a_fused_multiply_add_would_be_seen(tmp_path):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from antipgd.torch.forward.compiled import compiled_reads, watchers
 from antipgd.torch.parts import is_sharded
+from antipgd.torch.stepping import is_captured
 
 ROUNDINGS = 64  # that the order of a sum may make, in units of the type's precision
 
@@ -97,7 +98,7 @@ class Audit:
             w.register_hook(lambda gradient: self._passed(name, gradient))
 
     def _passed(self, name: str, gradient: Tensor) -> None:
-        if not self.watches(name):
+        if not self.watches(name) or is_captured():  # no number can be read then
             return
         gradient, came = _dense(gradient), self._came.setdefault(name, {})
         where = _placements(gradient)
@@ -105,7 +106,7 @@ class Audit:
         self._sizes[name] = self._sizes.get(name, 0.0) + _norm(_local(gradient))
 
     def _arrived(self, name: str, gradient: Tensor) -> None:
-        if not self.watches(name):
+        if not self.watches(name) or is_captured():
             return
         came, size = self._came.pop(name, {}), self._sizes.pop(name, 0.0)
         if self._keys.get(name) in compiled_reads:  # whose gradients nobody sees on their way

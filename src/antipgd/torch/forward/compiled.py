@@ -16,39 +16,45 @@ from antipgd.noise import as_law
 from antipgd.torch.forward.forming import Draw, Former, as_draw
 from antipgd.torch.gpu.choosing import chosen
 from antipgd.torch.gpu.tables import Place
-from antipgd.torch.stepping import is_captured
 
 
 @cache
-def _former(law: str) -> Former:
+def former_of(law: str) -> Former:
+    """Who makes w of a law, compiled or not; he lasts, because captured graphs read his plans."""
     return Former(as_law(law))
 
 
 compiled_reads: set[int] = set()
-"""The keys of parameters whose w a compiled pass has read."""
+"""The keys (of their draws number 0) of parameters whose w a compiled pass has read."""
 watchers: weakref.WeakSet = weakref.WeakSet()
 """Who asks for them, as long as `is_watching`."""
 
 
 def _perturbed(z: Tensor, facts: Tensor, newest: Tensor, table: Tensor, law: str) -> Tensor:
     """w of the parameter of which `facts` has the key, and the row in the table of coefficients."""
-    former = _former(law)
+    former = former_of(law)
+    note_read(facts)
     if chosen(z, former.law) is not None and table.device == z.device:
-        _note(facts)
         return former.form(z, Draw(_NOBODY, 0, _NOTHING, Place(facts, newest, table)))
     (key, row), *_ = facts.tolist()
-    compiled_reads.add(key % 2**64)
     draw = as_draw(key % 2**64, int(newest), table[row].tolist())
     return former.form(z, draw)
 
 
 _NOBODY, _NOTHING = np.zeros(1, np.uint64), np.zeros((1, 0))  # what a kernel reads by itself
+_keys: dict[int, int] = {}  # of the parameters, by where in a device's memory their facts are
 
 
-def _note(facts: Tensor) -> None:
-    """Tell who has been read; a device is waited for only while somebody asks."""
-    if any(audit.is_watching for audit in watchers) and not is_captured():
-        compiled_reads.add(int(facts[0, 0]) % 2**64)
+def know_read(facts: Tensor, key: int) -> None:
+    """Who reads these facts reads the parameter of this key."""
+    _keys[facts.data_ptr()] = key
+
+
+def note_read(facts: Tensor) -> None:
+    """Tell who has been read, as long as somebody asks; no device is waited for."""
+    key = _keys.get(facts.data_ptr())
+    if key is not None and any(audit.is_watching for audit in watchers):
+        compiled_reads.add(key)
 
 
 def _shape_of(z: Tensor, facts: Tensor, newest: Tensor, table: Tensor, law: str) -> Tensor:

@@ -15,6 +15,7 @@ from torch.nn import Module
 from antipgd.torch.forward.auditing import Audit
 from antipgd.torch.forward.forming import Draw, Former, in_functorch
 from antipgd.torch.parts import is_sharded
+from antipgd.torch.stepping import is_captured
 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -76,7 +77,8 @@ def check_unchanged(
     """Refuse a w that was written; say where a w is kept, when it is first read."""
     if audit is None and not any(one.was_changed for one in formed):
         return
-    fresh = [one for one in formed if audit is not None and audit.looks_first_at(one.name)]
+    captured = is_captured()  # when no number can be read
+    fresh = [one for one in formed if audit and not captured and audit.looks_first_at(one.name)]
     for one in formed:
         first = any(one is other for other in fresh)
         if one.was_changed or (first and one.differs(former)):

@@ -5,7 +5,7 @@ at once. Weights of 16 bits are made in float32 and rounded to nearest. Knows te
 when w is read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,9 +20,9 @@ from antipgd.noise.placement import Shard
 from antipgd.torch import kernel
 from antipgd.torch.adding import compiled_targets
 from antipgd.torch.gpu.choosing import chosen
-from antipgd.torch.gpu.tables import Place, place_of
+from antipgd.torch.gpu.tables import Place, keep_for_graph, place_of
 from antipgd.torch.parts import is_sharded, local_part
-from antipgd.torch.stepping import refuse_capture
+from antipgd.torch.stepping import is_captured, refuse_capture
 
 WIDE = (torch.float32, torch.float64)
 NARROW = (torch.bfloat16, torch.float16)
@@ -91,6 +91,17 @@ class Former:
             self.add(xi, None, draw)
         return (z.to(wide) + xi).to(z.dtype)
 
+    def prepare(self, tensors: Iterable[Tensor]) -> None:
+        """Write how these lie into the memory of their GPUs.
+
+        Before a compiled call could: what is allocated inside one may lie in the memory of its
+        graphs, which is theirs to use again.
+        """
+        for tensor in tensors:
+            launching = None if is_sharded(tensor) else chosen(tensor, self.law)
+            if launching is not None:
+                self._template(launching, tensor.detach(), None)
+
     def _template(self, launching: Any, tensor: Tensor, shard: Shard | None) -> Any:
         """How a tensor on a GPU lies."""
         layout = (tensor.shape, tensor.stride(), tensor.dtype, shard, tensor.device)
@@ -134,6 +145,8 @@ class Former:
 def _place(draw: Draw, device: torch.device) -> Place:
     """The draw in a device's memory; brought there if it is not."""
     if draw.place is not None and draw.place.table.device == device:
+        if is_captured():
+            keep_for_graph(draw.place)
         return draw.place
     refuse_capture()
     return place_of(int(draw.key[0]), draw.newest, draw.coefficients[0], device)

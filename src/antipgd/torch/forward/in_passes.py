@@ -99,6 +99,7 @@ class InPasses(Noise):
         model = self.model
         if model is None:
             return
+        self._passes.check_seats([member.parameter for member in self.members])
         gathered = gathered_parameters(model)
         self._seats = [
             Seat(m.name, m.parameter, self._keys(m), id(m.parameter) in gathered)
@@ -350,7 +351,7 @@ class InPasses(Noise):
             )
         if not self.attached:
             return
-        self._passes.settle()
+        self._passes.end()
         for undo in self._undo.values():
             undo()
         self._undo.clear()

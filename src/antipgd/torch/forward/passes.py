@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Module, RNNBase
 from torch.utils.hooks import RemovableHandle
@@ -29,13 +30,15 @@ from antipgd.torch.forward.calls import (
     is_within,
     may_be_recomputed,
 )
+from antipgd.torch.forward.compiled import former_of, know_read
 from antipgd.torch.forward.formed import FlatWeights, check_unchanged
 from antipgd.torch.forward.formed import formed as as_formed
-from antipgd.torch.forward.forming import Draw, Former, Known, in_functorch
+from antipgd.torch.forward.forming import Draw, Known, in_functorch
 from antipgd.torch.forward.placing import Places
 from antipgd.torch.forward.recomputing import Recipes
 from antipgd.torch.forward.rounding import check_read
 from antipgd.torch.gpu.tables import Place
+from antipgd.torch.stepping import is_captured
 
 
 class Seat:
@@ -78,7 +81,7 @@ class Passes:
         self.refused_when_compiled = ""
         self.newest = 0  # the newest draw that the passes to come read
         self._places = Places(law)
-        self._lasts = drawing.per != "micro-batch"  # a draw, for the step, even if recomputed
+        self._lasts = drawing.per != "micro-batch"  # a draw, for the step: who reads memory may
         self.audit: Audit | None = None
         self.number = number  # of the micro-batch in its step, or of the rank
         self._first_number = number
@@ -88,8 +91,8 @@ class Passes:
         self._began = self._mixed = 0
         self._thread = 0
         self._calls: list[Call] = []
-        self.former = Former(law)
-        self._recipes = Recipes(self.former) if memory == "recompute" else None
+        self.former = former_of(self.law)
+        self._recipes = Recipes(self.former, self._places) if memory == "recompute" else None
         if drawing.per == "micro-batch":
             self.refused_when_compiled = (
                 "draws='micro-batch' does not work under torch.compile, which cannot count passes; "
@@ -105,11 +108,20 @@ class Passes:
         self.newest = newest
         self._places.advance(newest)
         same = seats is self._seats and rows == self._rows
-        same = same and self._places.fit([seat.parameter for seat in seats])
+        same = same and self._fit(seats)
         if not same or self.number != self._first_number:
             self.number = self._first_number
             self._seats, self._rows = seats, rows
             self._take_rows()
+
+    def check_seats(self, parameters: list[Tensor]) -> None:
+        """Refuse other parameters than those before, where graphs were captured."""
+        self._places.check_rows(parameters)
+
+    def end(self) -> None:
+        """Nothing reads noise any more: neither calls nor captured graphs."""
+        self.settle()
+        self._places.end()
 
     def count_anew(self) -> None:
         """Take the draws of this step from the first on: one that does not count was made."""
@@ -130,10 +142,24 @@ class Passes:
             seat.still = not takes[i]
             if self.drawing.per != "step":
                 seat.key = np.array([seat.keys(which)], np.uint64)
+        if self._lasts:
+            self._place(table)
+
+    def _fit(self, seats: list[Seat]) -> bool:
+        """Whether what these draw is in the memory of their devices, where it is to be there."""
+        return not self._lasts or self._places.fit([seat.parameter for seat in seats])
+
+    def _place(self, table: NDArray[np.float64]) -> None:
+        """Write what the seats draw into the memory of their devices."""
+        parameters = [seat.parameter for seat in self._seats]
         keys = np.array([seat.key[0] for seat in self._seats], np.uint64)
-        places = self._places.take([seat.parameter for seat in self._seats], keys, table)
+        places = self._places.take(parameters, keys, table)
+        if self._seats and self._seats[-1].place is places[-1]:  # they have them
+            return
+        self.former.prepare(parameters)
         for seat, place in zip(self._seats, places, strict=True):
             seat.place = place
+            know_read(place.facts, seat.keys(0))
 
     def _next_micro_batch(self) -> None:
         """Another draw, if a gradient has come since the last pass began."""
@@ -308,7 +334,7 @@ class Passes:
 
     def _formed(self, seat: Seat, z: Tensor) -> Tensor:
         watched = self.audit is not None and self.audit.watches(seat.name)
-        if seat.still and not watched:
+        if seat.still and not watched and not is_captured():  # σ may come while a graph lives
             return z
         if z.dtype is not seat.dtype and not seat.still:
             # The model was converted, or FSDP2 gathers another type.
@@ -331,8 +357,7 @@ class Passes:
 
     def draw_of(self, seat: Seat) -> Draw:
         """What the passes to come add to a parameter."""
-        place = seat.place if self._lasts else None
-        return Draw(seat.key, self.newest, seat.coefficients, place)
+        return Draw(seat.key, self.newest, seat.coefficients, seat.place)
 
     def source_of(self, tensor: Tensor | None) -> Tensor | None:
         """z, where somebody puts back as a parameter what he has read as w."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from antipgd.torch.forward.forming import Draw, Former, in_functorch
+from antipgd.torch.forward.placing import Places
 from antipgd.torch.parts import is_sharded
 
 
@@ -25,6 +26,7 @@ class Recipe:
     version: int
     name: str
     draw: Draw
+    turn: int  # of the places, when w was made
     view: tuple[tuple[int, ...], tuple[int, ...], int]
 
 
@@ -38,8 +40,8 @@ class _Other:
 class Recipes:
     """The recipes of all w that are being read."""
 
-    def __init__(self, former: Former) -> None:
-        self._former = former
+    def __init__(self, former: Former, places: Places) -> None:
+        self._former, self._places = former, places
         self._live: dict[int, tuple[Tensor, Tensor, str, Draw]] = {}
 
     def remember(self, z: Tensor, w: Tensor, name: str, draw: Draw) -> None:
@@ -91,7 +93,7 @@ class Recipes:
             return None
         z, _, name, draw = found
         view = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
-        return Recipe(z, z._version, name, draw, view)
+        return Recipe(z, z._version, name, draw, self._places.turn, view)
 
     def _made(self, recipe: Recipe) -> Tensor:
         if recipe.z._version != recipe.version:
@@ -99,5 +101,8 @@ class Recipes:
                 f"{recipe.name!r} was changed between forward and backward, so that the noisy "
                 f"weights of the pass cannot be made again; use memory='keep'"
             )
+        draw = recipe.draw
+        if recipe.turn != self._places.turn:  # the memory has another draw by now
+            draw = draw._replace(place=None)
         with torch.no_grad():
-            return self._former.form(recipe.z.detach(), recipe.draw).as_strided(*recipe.view)
+            return self._former.form(recipe.z.detach(), draw).as_strided(*recipe.view)

@@ -21,11 +21,28 @@ def launching() -> Any:
     try:
         from antipgd.torch.gpu import launching as found
     except ImportError as error:  # not there, or none for this system
-        log.warning(
-            "the noise on a GPU comes from plain torch, slower and with the same bits: %s", error
-        )
+        _say_slower(error)
         return None
     return found
+
+
+def _say_slower(why: object) -> None:
+    log.warning("the noise on a GPU comes from plain torch, slower and with the same bits: %s", why)
+
+
+@cache
+def _runs_on(device: torch.device, law: Law) -> bool:
+    """Whether the kernel can be compiled and launched there: tried once, on one element.
+
+    Triton without a C compiler, or on a GPU older than it knows, is there and fails.
+    """
+    try:
+        launching().check_device(device)
+        launching().try_on(device, law)
+    except Exception as error:  # whatever a compiler, a driver or a linker raises
+        _say_slower(f"the kernel does not run on {device}: {type(error).__name__}: {error}")
+        return False
+    return True
 
 
 def draws_on(device: torch.device, law: Law) -> Any:
@@ -36,7 +53,9 @@ def draws_on(device: torch.device, law: Law) -> Any:
     if device.type not in DEVICES or torch.version.hip is not None:
         return None
     found = launching()
-    return found if found is not None and law.name in found.LAWS else None
+    if found is None or law.name not in found.LAWS:
+        return None
+    return found if _runs_on(device, law) else None
 
 
 def chosen(tensor: Tensor, law: Law) -> Any:

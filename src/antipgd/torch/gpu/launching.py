@@ -25,6 +25,7 @@ from antipgd.torch.gpu.tables import (
     Plan,
     as_signed,
     described,
+    place_of,
     planned,
 )
 
@@ -104,38 +105,62 @@ class Targets:
 
 
 class Template:
-    """How tensors of one layout lie, whatever memory they are in."""
+    """How tensors of one layout lie, and their copies, whatever memory they are in."""
 
     def __init__(self, like: Tensor, shard: Shard | None, law: Law) -> None:
-        self._law, unit = law, LAWS[law.name]
-        layout = layout_of(tuple(like.shape), like.stride(), shard)
-        self._plans = planned([described(layout, 0, 0, unit)], unit, like.device)
+        self.law, self._device = law, like.device
+        self.plans = self.copied = self._planned(tuple(like.shape), like.stride(), shard)
+        strides = torch.empty_like(like, device="meta").stride()
+        self.has_gaps = strides != like.stride()
+        if self.has_gaps:
+            self.copied = self._planned(tuple(like.shape), strides, shard)
+
+    def _planned(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], shard: Shard | None
+    ) -> tuple[Plan, ...]:
+        unit = LAWS[self.law.name]
+        pieces = described(layout_of(shape, strides, shard), 0, 0, unit)
+        return planned([pieces], unit, self._device)
 
     def inject(self, tensor: Tensor, place: Place) -> None:
         """tensor += the draws."""
-        launch(tensor, tensor, self._plans, place, self._law)
+        launch(tensor, tensor, self.plans, place, self.law)
 
     def form(self, z: Tensor, place: Place) -> Tensor:
         """w = z + the draws, in new memory that lies as z does; gradients reach z unchanged."""
-        return _Formed.apply(z, self._plans, place, self._law)  # type: ignore[no-untyped-call]
+        return _Formed.apply(z, self, place)  # type: ignore[no-untyped-call]
+
+
+OLDEST = (7, 0)
+"""The compute capability that Triton needs."""
+
+
+def check_device(device: torch.device) -> None:
+    """Refuse a GPU that is too old."""
+    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < OLDEST:
+        raise RuntimeError(f"compute capability must be at least {OLDEST}; got {found}")
+
+
+def try_on(device: torch.device, law: Law) -> None:
+    """Add a draw to one element and wait for it."""
+    target = torch.zeros(1, device=device)
+    Template(target, None, law).inject(target, place_of(0, 1, (1.0,), device))
+    target.tolist()
 
 
 class _Formed(torch.autograd.Function):
     """A copy with something added to it."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, plans: Sequence[Plan], place: Place, law: Law) -> Tensor:
+    def forward(ctx: Any, z: Tensor, template: Template, place: Place) -> Tensor:
         w = torch.empty_like(z)
-        if w.stride() != z.stride():  # z has gaps
-            w.copy_(z)
-            Template(w, None, law).inject(w, place)
-        else:
-            launch(z, w, plans, place, law)
+        source = w.copy_(z) if template.has_gaps else z
+        launch(source, w, template.copied, place, template.law)
         return w
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return *gradients, None, None, None
+        return *gradients, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:

@@ -6,6 +6,7 @@ Knows layouts and numbers, not Triton.
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -41,6 +42,30 @@ class Place(NamedTuple):
     table: Tensor  # float64, coefficients of the draws newest, newest − 1, …
 
 
+_lasting: "WeakValueDictionary[int, Tensor]" = WeakValueDictionary()  # tables, by identity
+_in_graphs: dict[int, Place] = {}  # by that of the table; nobody says when a graph is gone
+
+
+def lasting(place: Place) -> Place:
+    """A place that is written at every step, so that a graph may go on reading it."""
+    _lasting[id(place.table)] = place.table
+    return place
+
+
+def keep_for_graph(place: Place) -> None:
+    """A graph that is being captured reads this: never free it.
+
+    Unless it is a copy, which torch.compile makes for its own graphs and fills before each replay.
+    """
+    if _lasting.get(id(place.table)) is place.table:
+        _in_graphs[id(place.table)] = place
+
+
+def is_in_graph(place: Place) -> bool:
+    """Whether a captured graph reads it."""
+    return id(place.table) in _in_graphs
+
+
 class Plan(NamedTuple):
     """Where the elements lie, in the memory of a device."""
 
@@ -55,11 +80,15 @@ def as_signed(key: int) -> int:
 
 
 def place_of(key: int, newest: int, coefficients: Sequence[float], device: torch.device) -> Place:
-    """The draw of one tensor, brought to a device in one copy."""
+    """The draw of one tensor, brought to a device in one copy.
+
+    Each part begins at a multiple of 16 bytes, as in memory of its own: else the kernel would be
+    compiled once more.
+    """
     bits = np.array(coefficients, np.float64).view(np.int64)
-    numbers = np.concatenate([np.array([as_signed(key), 0, newest], np.int64), bits])
+    numbers = np.concatenate([np.array([as_signed(key), 0, newest, 0], np.int64), bits])
     there = torch.from_numpy(numbers).to(device)
-    return Place(there[None, :2], there[2], there[3:].view(torch.float64)[None])
+    return Place(there[None, :2], there[2], there[4:].view(torch.float64)[None])
 
 
 def described(layout: NDArray[np.int64], at: int, owner: int, unit: int) -> NDArray[np.int64]:
