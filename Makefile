@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help paper proofs test test-slow test-hosts test-engines test-versions lint bench bench-flatness bench-engines gpu-kernel cost clocks finder agreement battery examples docs house clean
+.PHONY: help paper proofs test test-slow test-hosts test-engines test-versions lint bench bench-flatness bench-engines gpu-kernel cost clocks finder agreement battery examples docs house hooks dist release-check clean
 
 help:
 	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
@@ -41,7 +41,11 @@ help:
 	@echo "make docs       the documentation as a site: site/index.html; warnings are errors"
 	@echo "make house      how the tree is built: lines, sizes, lists written twice; with"
 	@echo "                BEFORE=REV beside that commit"
-	@echo "make lint       ruff, mypy and import-linter only"
+	@echo "make lint       ruff, mypy, import-linter and codespell only"
+	@echo "make hooks      the same before each commit of this clone, by pre-commit"
+	@echo "make dist       sdist and wheel as they are published: dist/"
+	@echo "make release-check  build them, check them, install each extra in an empty environment,"
+	@echo "                run README and examples from there (half an hour)"
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes)"
@@ -87,6 +91,7 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs
 
 # With PAGE=1 a missing browser is a failure; without, tests/page is not collected.
 test: lint $(if $(filter 1,$(PAGE)),$(VENV)/page)
@@ -177,12 +182,29 @@ $(SITE)/ready: pyproject.toml constraints.txt
 	$(call environment,$(SITE),--editable . --group docs)
 
 docs: $(SITE)/ready
-	$(SITE)/bin/codespell README.md CHANGELOG.md CONTRIBUTING.md docs/*.md
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --site-dir site
+
+# What is published. build, twine and their like: not into .venv.
+RELEASE := .venv-release
+$(RELEASE)/ready: pyproject.toml constraints.txt
+	$(call environment,$(RELEASE),--group release)
+
+hooks: $(VENV)/ready $(RELEASE)/ready
+	$(RELEASE)/bin/pre-commit install
+
+dist: $(RELEASE)/ready
+	$(RELEASE)/bin/python benchmarks/release.py build
+
+# The wheel that is run here is the one in dist/. An environment is gone when it has passed.
+release-check: dist
+	$(RELEASE)/bin/python benchmarks/release.py check
+	WHEEL=$$(echo dist/*.whl) $(RELEASE)/bin/python -m pytest tests/test_installed.py \
+	  --noconftest --verbose -o tmp_path_retention_policy=failed
+	$(RELEASE)/bin/python benchmarks/examples_page.py --wheel dist/*.whl
 
 # Reads text only: any Python as new as the code will do.
 house:
 	$(PYTHON) benchmarks/house.py $(if $(BEFORE),--before $(BEFORE))
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(HOSTS) $(ENGINES) $(SITE) site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build dist
+	rm -rf $(VENV) $(PEERS) $(HOSTS) $(ENGINES) $(SITE) $(RELEASE) site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache build dist

@@ -5,6 +5,7 @@ folder; they are copied there and run there, so nothing of the clone is imported
 page is what came out, without what hosts write to stderr.
 
     python benchmarks/examples_page.py               all of them, or those that are named
+    python benchmarks/examples_page.py --wheel FILE  from that wheel; the page stays as it is
 """
 
 import argparse
@@ -71,12 +72,12 @@ def _wheel(folder: Path, pip: Sequence[str | Path]) -> Path:
     return wheel
 
 
-def environment(folder: Path, paths: Sequence[Path]) -> Path:
-    """The `bin` of a new environment with a wheel of this clone and what the examples need."""
+def environment(folder: Path, paths: Sequence[Path], wheel: Path | None = None) -> Path:
+    """The `bin` of a new environment with a wheel, of this clone, and what the examples need."""
     extras, packages = installed(paths)
     venv.create(folder / "venv", with_pip=True)
     pip = [folder / "venv" / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
-    wheel = _wheel(folder, pip)
+    wheel = wheel or _wheel(folder, pip)
     subprocess.run(
         [*pip, "install", "-q", "-c", ROOT / "constraints.txt",
          f"{wheel}[{','.join(sorted(extras))}]", *_pinned(packages)],
@@ -102,20 +103,31 @@ def section(path: Path, printed: str) -> str:
     return f"<!-- {path.name} begins -->\n{sentence(path)}\n\n{shown}<!-- {path.name} ends -->"
 
 
+def write(path: Path, printed: str) -> None:
+    """Put what the example printed into its part of the page."""
+    begin, end = (f"<!-- {path.name} {word} -->" for word in ("begins", "ends"))
+    page = PAGE.read_text("utf-8")
+    before, after = page.split(begin)[0], page.split(end)[1]
+    PAGE.write_text(before + section(path, printed) + after, "utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="such as classifier; all if none is named")
-    names = parser.parse_args().names
-    paths = sorted(EXAMPLES / f"{name}.py" for name in names) or sorted(EXAMPLES.glob("*.py"))
+    parser.add_argument("--wheel", type=Path, metavar="FILE",
+                        help="run them from this wheel, and leave the page as it is")  # fmt: skip
+    options = parser.parse_args()
+    paths = sorted(EXAMPLES / f"{name}.py" for name in options.names)
+    paths = paths or sorted(EXAMPLES.glob("*.py"))
     with tempfile.TemporaryDirectory() as name:
-        binaries = environment(Path(name), paths)
+        binaries = environment(Path(name), paths, options.wheel and options.wheel.resolve())
         for path in paths:
             print(f"running {path.name}", file=sys.stderr, flush=True)
-            part = section(path, output(path, Path(name), binaries))
-            begin, end = (f"<!-- {path.name} {word} -->" for word in ("begins", "ends"))
-            page = PAGE.read_text("utf-8")
-            before, after = page.split(begin)[0], page.split(end)[1]
-            PAGE.write_text(before + part + after, "utf-8")
+            printed = output(path, Path(name), binaries)
+            if options.wheel:
+                print(printed, end="", flush=True)
+            else:
+                write(path, printed)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """The wheel with one extra alone, in an empty environment away from the clone, runs its pages.
 
 What a page needs beyond its extra it says itself (`pip install equinox`), and that is installed.
+The wheel is built here, or is the file that WHEEL names: `make release-check`.
 """
 
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,12 @@ PAGES = {
     ],
     "paper": [("docs/sweep.md",), ("docs/own-problem.md",)],
     "network": [("docs/data.md",)],
+    # Their pages are run elsewhere (tests/hosts, tests/engines): installed and imported here.
+    "gpu": [],
+    "lightning": [],
+    "transformers": [],
+    "ray": [],
+    "slurm": [],
 }
 CODE = {
     "": "import antipgd.noise, antipgd.theory, antipgd.estimate",
@@ -36,6 +44,11 @@ CODE = {
     "paper": "from antipgd.cli import main; assert main(['paper', '--dry-run']) == 0",
     "network": "from antipgd.cli import main; assert main('train --data digits --method anti"
     " --sigma .04 --batch 100 --epochs 1 --out trained'.split()) == 0",
+    "gpu": "from antipgd.torch.gpu.choosing import launching; assert launching()",
+    "lightning": "import antipgd.trainers.lightning",
+    "transformers": "import accelerate, antipgd.trainers.transformers",
+    "ray": "import ray, antipgd.paper.engines.on_ray",
+    "slurm": "import submitit, antipgd.paper.engines.on_slurm",
 }
 
 
@@ -53,6 +66,11 @@ def examples(page, *titles):
 def also_needed(text):
     """Packages that the text says to install by their own name."""
     return re.findall(r"`pip install (\w+)`", text)
+
+
+def test_every_extra_is_installed_alone():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert PAGES.keys() == CODE.keys() == {"", *project["optional-dependencies"]}
 
 
 def test_every_page_with_examples_is_run_with_an_extra():
@@ -81,6 +99,8 @@ def call(*command, where):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
+    if "WHEEL" in os.environ:
+        return Path(os.environ["WHEEL"]).resolve(strict=True)
     folder = tmp_path_factory.mktemp("wheel")
     build = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
     call(sys.executable, *build, ROOT, where=folder)
@@ -97,6 +117,7 @@ def environment(folder, wheel, extra, *more):
     call(python, "-m", "pip", "--quiet", "install", *constraints, what, *more, where=folder)
     where = call(python, "-I", "-c", "import antipgd; print(antipgd.__file__)", where=folder)
     assert str(folder) in where
+    call(python, "-m", "pip", "check", where=folder)
     return python
 
 
