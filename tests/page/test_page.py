@@ -188,7 +188,7 @@ def desk(browser: Browser, path: Path) -> Iterator[Visit]:
 
 
 def test_the_page_is_quiet_and_asks_nobody(visit: Visit) -> None:
-    assert visit.page.title() == "Anticorrelated noise, executable"
+    assert visit.page.title() == "Anticorrelated noise, the paper run anew"
     assert visit.said == []
     assert visit.outside == []
 

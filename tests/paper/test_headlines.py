@@ -21,8 +21,8 @@ def test_the_claims_of_the_paper_are_counted_and_no_others():
     rows = [a_row(f"r{i}", verdict) for i, verdict in enumerate(verdicts)]
     rows += [a_row("o", FAILS, "ours"), a_row("m", HOLDS, "machine")]
     assert headlines(rows) == {
-        "The paper's claims": "Of 6 claims of the paper, 3 hold, 1 is undecided and 2 fail; "
-        "1 was not judged here."
+        "The paper's claims": "Of 7 claims of the paper 6 were judged here: 3 hold, 1 is undecided "
+        "and 2 fail."
     }
 
 
@@ -35,8 +35,8 @@ def test_one_verdict_of_all():
 def test_the_small_problems_say_their_verdict_and_how_many_parts_hold(verdict):
     rows = [a_row("regression", verdict, held=5, parts=6), a_row("sensing", HOLDS, held=9, parts=9)]
     said = headlines(rows)["Small problems"]
-    assert f"? On quadratic regression this {VERBS[verdict]} (5 of 6 comparisons hold)" in said
-    assert said.endswith("on matrix sensing this holds (9 of 9 comparisons hold).")
+    assert f": on quadratic regression this {VERBS[verdict]} (5 of 6 comparisons);" in said
+    assert said.endswith("on matrix sensing this holds (9 of 9 comparisons).")
 
 
 @pytest.mark.parametrize("verdict", VERBS)
@@ -44,7 +44,7 @@ def test_the_law_at_real_rates_says_its_verdict(verdict):
     said = headlines([a_row("finite_rate", verdict, "ours", 70, 75)])
     assert [*said] == ["Learning rates"]
     assert said["Learning rates"].endswith(
-        f"on momentum, {VERBS[verdict]} (70 of 75 comparisons hold)."
+        f"on momentum: this law of ours {VERBS[verdict]} (70 of 75 comparisons)."
     )
 
 
@@ -53,9 +53,11 @@ def test_theory_and_slips():
     slips = [Erratum("a", "b", "c", BY_READING), Erratum("a", "b", "c", "0.5 measured")]
     assert headlines(rows, slips)["Theory"] == (
         "Of 2 claims of its theory, 1 holds and 1 fails; "
-        "we found 2 slips, 1 shown by a computation."
+        "we found 2 slips in it, 1 confirmed by a computation."
     )
-    assert headlines([], slips[:1])["Theory"] == "We found 1 slip, 0 shown by a computation."
+    assert (
+        headlines([], slips[:1])["Theory"] == "We found 1 slip in it, 0 confirmed by a computation."
+    )
 
 
 def test_networks_say_what_their_experiments_say():

@@ -78,8 +78,8 @@ def test_the_short_form_has_the_counts_and_what_is_said():
     said = ["It gained.", "| a | b |\n|---|---|\n| c | 2 |"]
     assert in_short(as_markdown(rows, 1_200, said)) == (
         "It gained.\n\n| a | b |\n|---|---|\n| c | 2 |\n\n"
-        "1,200 small training runs, 4 statements judged. Claims of the paper: 2 rows of 3 "
-        "parts; 1 holds, 1 fails ([each with its interval](docs/verdicts.md)).\n"
+        "Claims of the paper: 2 rows of 3 parts; 1 holds, 1 fails, from 1,200 small training runs, "
+        "4 statements judged ([each with its interval](docs/verdicts.md)).\n"
     )
     begin, end = MARKS["short"]
     document = f"a\n{begin}\n{end}\nb\n"

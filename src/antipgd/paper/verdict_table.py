@@ -83,7 +83,7 @@ def in_short(table: str) -> str:
     said = "\n".join(lines[last:]).strip()
     counted = lines[heads[0]][2:].partition(" | ")[0]
     counted = counted[0].upper() + counted[1:]
-    whole = f"{lines[0].rstrip(':')}. {counted} ([each with its interval](docs/verdicts.md))."
+    whole = f"{counted}, from {lines[0].rstrip(':')} ([each with its interval](docs/verdicts.md))."
     return "\n\n".join(filter(None, [said, whole])) + "\n"
 
 

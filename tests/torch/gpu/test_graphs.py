@@ -53,7 +53,11 @@ def fading_in(step):
     return 0.0 if step <= 3 else 1.0
 
 
-@pytest.mark.parametrize("options", [{}, {"memory": "recompute"}, {"schedule": fading_in}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"memory": "recompute"}, {"schedule": fading_in}],
+    ids=["plain", "recompute", "schedule"],
+)
 def test_a_graph_draws_anew_at_every_step_also_where_sigma_was_0(options):
     training = Training(**options)
     training.step(2)

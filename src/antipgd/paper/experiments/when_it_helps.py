@@ -103,13 +103,14 @@ def summary(claims: Sequence[Claim]) -> str:
         return ""
     gains = [gain.verdict for _, gain, _ in cells]
     decided = {verdict: gains.count(verdict) for verdict in (HOLDS, LEVEL, FAILS)}
-    gained = _list([_shown(cell, gain) for cell, gain, _ in cells if gain.verdict == HOLDS])
+    gained = [_interval(gain) for _, gain, _ in cells if gain.verdict == HOLDS]
+    by = f" (by {' and '.join(gained)} points)" if gained else ""
     flat = sum(flatter.verdict == HOLDS for _, _, flatter in cells)
     return (
-        f"Small networks, {len(cells)} settings, GD and Anti-PGD tuned alike and compared at a "
-        f"minimum: in points of test accuracy Anti-PGD gained in {decided[HOLDS]} ({gained}), made "
-        f"no difference of a point in {decided[LEVEL]} and lost in {decided[FAILS]}; "
-        f"{len(cells) - sum(decided.values())} are undecided or not at a minimum. Its minimum was "
+        f"Small networks, {len(cells)} settings, trained with Anti-PGD and without noise, tuned "
+        f"alike and compared at a minimum: test accuracy rose in {decided[HOLDS]}{by}, differed by "
+        f"less than a point in {decided[LEVEL]} and fell in {decided[FAILS]}; "
+        f"{len(cells) - sum(decided.values())} are undecided or not at a minimum. The minimum was "
         f"flatter in {flat}."
     )
 
@@ -121,14 +122,22 @@ def table(claims: Sequence[Claim]) -> str:
           for verdict in (HOLDS, LEVEL, FAILS)}  # fmt: skip
     flat = sum(flatter.verdict == HOLDS for _, _, flatter in cells)
     rows = [
-        (f"gained: {_list(by[HOLDS])}", len(by[HOLDS])),
-        ("no difference of a point", len(by[LEVEL])),
-        (f"lost: {_list(by[FAILS])}", len(by[FAILS])),
+        (f"rose: {_list(by[HOLDS])}", len(by[HOLDS])),
+        ("differs by less than a point: the interval is within ± 1", len(by[LEVEL])),
+        (f"fell: {_list(by[FAILS])}", len(by[FAILS])),
         ("undecided, or not at a minimum", len(cells) - sum(map(len, by.values()))),
         ("flatter, whatever the accuracy", flat),
     ]
-    head = f"Anti-PGD beside GD on small networks, test accuracy in points [95 %], of {len(cells)}"
-    return "\n".join([f"| {head} | settings |", "|---|---|", *(f"| {a} | {n} |" for a, n in rows)])
+    head = (
+        "small networks, Anti-PGD beside the same training without noise: accuracy, points [95 %]"
+    )
+    return "\n".join(
+        [
+            f"| {head} | of {len(cells)} settings |",
+            "|---|---|",
+            *(f"| {a} | {n} |" for a, n in rows),
+        ]
+    )
 
 
 def words(claims: Sequence[Claim]) -> str:
@@ -144,16 +153,20 @@ def words(claims: Sequence[Claim]) -> str:
             if gain.verdict in (LEVEL, FAILS) and flatter.verdict == HOLDS]  # fmt: skip
     parts = [
         summary(claims),
-        f"Use it if your training is like these, where it gained: {said[HOLDS]}.",
-        f"Leave it if it is like these, where it lost: {said[FAILS]};"
-        f" or made no difference of a point: {said[LEVEL]}.",
+        f"Use it if your training is like these, where accuracy rose: {said[HOLDS]}.",
+        f"Leave it if it is like these, where it fell: {said[FAILS]};"
+        f" or differed by less than a point: {said[LEVEL]}.",
         f"Flatter without a gain: {_list(only)}.",
     ]
     return " ".join(parts)
 
 
 def _shown(cell: Cell, claim: Claim) -> str:
-    return f"{cell.words} ({claim.value:+.1f} [{claim.low:.1f}, {claim.high:.1f}])"
+    return f"{cell.words} ({_interval(claim)})"
+
+
+def _interval(claim: Claim) -> str:
+    return f"{claim.value:+.1f} [{claim.low:.1f}, {claim.high:.1f}]"
 
 
 def _list(words: Sequence[str]) -> str:

@@ -7,7 +7,6 @@ real learning rates. A sentence about what is not there is not said.
 from collections.abc import Mapping, Sequence
 
 from antipgd.paper.claims import FAILS, HOLDS, LEVEL, NOT_AT_MINIMUM, UNDECIDED
-from antipgd.paper.coverage import NOT_JUDGED
 from antipgd.paper.report.content import Erratum, Row
 from antipgd.paper.report.markup import tally
 
@@ -54,13 +53,12 @@ def _claims(rows: Sequence[Row]) -> str:
     judged = _judged(rows)
     if not judged:
         return ""
-    left = len(rows) - len(judged)
-    rest = f"; {left} {'was' if left == 1 else 'were'} {NOT_JUDGED} here" if left else ""
-    return f"Of {len(judged)} claims of the paper, {_shares(judged)}{rest}."
+    all_of_them = "," if len(judged) == len(rows) else f" {len(judged)} were judged here:"
+    return f"Of {len(rows)} claims of the paper{all_of_them} {_shares(judged)}."
 
 
 def _verdict(row: Row) -> str:
-    return f"{_ONE[row.verdict]} ({row.held} of {row.parts} comparisons hold)"
+    return f"{_ONE[row.verdict]} ({row.held} of {row.parts} comparisons)"
 
 
 def _problems(by: Mapping[str, Row]) -> str:
@@ -69,8 +67,8 @@ def _problems(by: Mapping[str, Row]) -> str:
     if not parts:
         return ""
     return (
-        "Has Anti-PGD the lowest test loss and the lowest trace, at every learning rate and noise "
-        f"level tried? {'; '.join(parts)}.".replace("? on", "? On")
+        "Anti-PGD has the lowest test loss and the lowest trace, at every learning rate and noise "
+        f"level tried: {'; '.join(parts)}."
     )
 
 
@@ -83,7 +81,7 @@ def _theory(rows: Sequence[Row], errata: Sequence[Erratum]) -> str:
     if errata:
         computed = sum(slip.shown_by != BY_READING for slip in errata)
         slips = "slip" if len(errata) == 1 else "slips"
-        parts.append(f"we found {len(errata)} {slips}, {computed} shown by a computation")
+        parts.append(f"we found {len(errata)} {slips} in it, {computed} confirmed by a computation")
     sentence = "; ".join(parts)
     return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""
 
@@ -92,6 +90,6 @@ def _law(row: Row | None) -> str:
     if row is None or not _judged([row]):
         return ""
     return (
-        "Our law for learning rates as they are used, that not the trace falls but a sharpness "
-        f"that depends on the rate and on momentum, {_verdict(row)}."
+        "At the learning rates people use it is not the trace that falls, but a sharpness that "
+        f"depends on the rate and on momentum: this law of ours {_verdict(row)}."
     )

@@ -7,11 +7,11 @@ from antipgd.paper.report.content import Item
 from antipgd.paper.report.markup import text
 from antipgd.paper.report.pictures import figure
 
-TITLE = "Anticorrelated noise, executable"
+TITLE = "Anticorrelated noise, the paper run anew"
 METHOD = (
     "<b>Anti-PGD</b> is gradient descent that adds noise to the weights and takes it back one step "
-    "later, so that successive perturbations are anticorrelated. On average it descends the loss "
-    "plus <i>σ</i>²/2 times the trace of the Hessian: it drifts to flat minima."
+    "later, so that successive perturbations are anticorrelated. With small steps it descends, on "
+    "average, the loss plus <i>σ</i>²/2 times the trace of the Hessian: it drifts to flat minima."
 )
 FORMULA = (
     "<i>w</i> ← <i>w</i> − <i>η</i>∇<i>L</i>(<i>w</i>) + "
@@ -25,10 +25,10 @@ CODE = "noise = antipgd.torch.perturb(model, optimizer, sigma=0.3, relative=True
 SOURCE = (
     "From A. Orvieto, H. Kersting, F. Proske, F. Bach and A. Lucchi, "
     f'<cite><a href="{PAPER}">Anticorrelated Noise Injection for Improved Generalization</a></cite>'
-    " (ICML 2022). This page is that paper, run anew: which of its claims hold, which do not, and "
-    "by how much."
+    " (ICML 2022): which of its claims hold, which do not, and by how much."
 )
 FIRST = "regression"  # whose figure shows what the method does
+ARMS = " GD has no noise, PGD independent noise, SGD that of mini-batches. A small problem."
 
 
 def opening(items: Sequence[Item], sentences: Mapping[str, str]) -> str:
@@ -42,7 +42,7 @@ def opening(items: Sequence[Item], sentences: Mapping[str, str]) -> str:
             f'<p class="formula">{FORMULA}</p>\n<p class="letters">{LETTERS}</p>',
             f'<p class="start">In PyTorch it is one line before an unchanged training loop:</p>'
             f"\n<pre><code>{CODE}</code></pre>",
-            figure(first, first.title.partition(":")[0], first.caption) if first else "",
+            figure(first, first.title.partition(":")[0], first.caption + ARMS) if first else "",
             f'<p class="source">{SOURCE}</p>\n</header>',
             f'<section id="outcome">\n<h2>What came out</h2>\n<ul class="outcome">\n{came}\n</ul>'
             "\n</section>"
