@@ -45,7 +45,7 @@ help:
 	@echo "make hooks      the same before each commit of this clone, by pre-commit"
 	@echo "make dist       sdist and wheel as they are published: dist/"
 	@echo "make release-check  build them, check them, install each extra in an empty environment,"
-	@echo "                run README and examples from there (half an hour)"
+	@echo "                run README and examples from there (three quarters of an hour)"
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes)"
