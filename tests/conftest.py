@@ -1,7 +1,8 @@
-"""What must be set before any test imports what it depends on."""
+"""What must be set before any test imports what it depends on, and what many tests need."""
 
 import os
 
+import pytest
 from hypothesis import settings
 
 # Two workers whose torch has two threads each spend most of their time waiting for each other.
@@ -11,3 +12,10 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # read once, when something firs
 # Hypothesis draws the same examples every time: a test that fails must fail again.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def no_lines(monkeypatch):
+    """A log says what takes long, which on a busy machine anything does."""
+    monkeypatch.setattr("antipgd.paper.progress.SELDOM", float("inf"))
+    monkeypatch.setattr("antipgd.paper.progress.PATIENCE", 3600.0)

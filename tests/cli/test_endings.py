@@ -9,7 +9,6 @@ import pytest
 
 from antipgd import cli
 from antipgd.cli import main
-from antipgd.paper import progress
 from antipgd.paper import reproduce as paper
 from antipgd.paper.simulation import folder, table
 
@@ -31,14 +30,7 @@ def interrupt(*arguments, **settings):
     raise KeyboardInterrupt
 
 
-@pytest.fixture
-def _no_lines(monkeypatch):
-    """A log says what takes long, which on a busy machine anything does."""
-    monkeypatch.setattr(progress, "SELDOM", float("inf"))
-    monkeypatch.setattr(progress, "PATIENCE", 3600.0)
-
-
-@pytest.mark.usefixtures("_no_lines")
+@pytest.mark.usefixtures("no_lines")
 @pytest.mark.parametrize("place", [(folder, "sweep_figure"), (table, "summary"), (cli, "_parser")])
 def test_an_interruption_outside_the_runs_is_said_and_loses_nothing(
     place, tmp_path, capsys, monkeypatch
@@ -54,7 +46,7 @@ def test_an_interruption_outside_the_runs_is_said_and_loses_nothing(
     assert f"{found} found stored" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("_no_lines")
+@pytest.mark.usefixtures("no_lines")
 def test_an_interruption_while_claims_are_judged(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(paper.Desk, "judge", interrupt)
     assert main(["paper", "--only", "moments", "--out", str(tmp_path)]) == 130

@@ -26,6 +26,7 @@ SMALL = (
 ).split()
 
 
+@pytest.mark.usefixtures("no_lines")
 def test_a_sweep_from_the_command_line(tmp_path, capsys):
     out = tmp_path / "out"
     assert main([*SMALL, "--out", str(out)]) == 0
@@ -522,6 +523,7 @@ def test_some_runs_of_a_setting_that_diverged_are_a_fraction():
     assert row["trace w"] == "inf"
 
 
+@pytest.mark.usefixtures("no_lines")
 def test_another_sweep_in_the_same_folder_is_said_to_be_replaced(tmp_path, capsys):
     assert main([*SMALL, "--out", str(tmp_path)]) == 0
     said = capsys.readouterr()
@@ -575,6 +577,12 @@ def test_kill_dash_9_at_ten_random_moments_loses_nothing(tmp_path):
     killed_and_resumed(tmp_path, moments=10)
 
 
+def assert_only_how_far(said):
+    """What a busy machine may add to a log."""
+    how_far = (b"runs: ", b"compiling the simulator")
+    assert all(line.startswith(how_far) for line in said.splitlines()), said
+
+
 def stored(out):
     return len(list((out / "store" / "record").rglob("[!.]*.json")))
 
@@ -592,7 +600,7 @@ def killed_and_resumed(tmp_path, moments):
         assert process.returncode == -signal.SIGKILL, said
         assert enough <= stored(out) < 96
     finished = subprocess.run(command(out), check=True, **quiet)
-    assert finished.stderr == b""
+    assert_only_how_far(finished.stderr)
     subprocess.run(command(tmp_path / "whole"), check=True, **quiet)
     whole, killed = ((tmp_path / name / "table.csv").read_bytes() for name in ("whole", "killed"))
     assert whole == killed
@@ -604,10 +612,10 @@ def killed_and_resumed(tmp_path, moments):
 def test_two_processes_on_one_store_do_not_harm_each_other(tmp_path):
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     both = [subprocess.Popen(command(tmp_path / "shared"), **quiet) for _ in range(2)]
-    for process in both:
-        _, said = process.communicate()
+    told = [process.communicate()[1] for process in both]
+    for process, said in zip(both, told, strict=True):
         assert process.returncode == 0, said
-        assert all(line.startswith(b"runs: ") for line in said.splitlines()), said  # how far it is
+        assert_only_how_far(said)
     assert main([*LONGER, "--out", str(tmp_path / "alone")]) == 0
     shared, alone = ((tmp_path / name / "table.csv").read_bytes() for name in ("shared", "alone"))
     assert shared == alone

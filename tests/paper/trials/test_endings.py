@@ -37,10 +37,14 @@ def parent(seed):
 """
 
 
-def heed():
-    """Shells that start us in the background, and nohup, let signals be ignored."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+# Shells that start us in the background, and nohup, let signals be ignored. A `preexec_fn` would
+# mend that by a fork, of which JAX warns once another test has loaded it.
+HEED = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 
 
 @pytest.fixture
@@ -51,8 +55,8 @@ def start(tmp_path):
 
     def command(*words):
         process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=tmp_path, start_new_session=True, text=True, preexec_fn=heed,
+            [sys.executable, "-c", HEED, *words],
+            cwd=tmp_path, start_new_session=True, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         begun.append(process)
