@@ -8,6 +8,7 @@ bit for bit what one process would read. Kill it, run it again: it goes on from 
 """
 
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -47,7 +48,6 @@ def main() -> None:
         fully_shard(layer, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     noise = antipgd.torch.perturb(model, optimizer, sigma=0.3, relative=True, seed=0)
-
     whole = [path.parent for path in RUNS.glob("*/.metadata")]  # which is written last
     if whole:
         state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
@@ -73,7 +73,7 @@ def main() -> None:
         again = (alone(images[1000:]).argmax(1) == labels[1000:]).sum()
         print(f"{noise.step_count} steps of noise on {ranks} ranks")
         print(f"test accuracy: {right / 797:.1%} sharded, {again / 797:.1%} from weights.pt")
-    dist.barrier()  # a rank that ends while gloo still holds tensors can abort
+    time.sleep(0.5)  # else gloo's threads may hold tensors when Python ends, and torch aborts
     dist.destroy_process_group()
 
 

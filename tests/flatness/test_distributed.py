@@ -6,6 +6,7 @@ This file is also what each rank runs.
 import os
 import subprocess
 import sys
+import time
 import warnings
 
 import pytest
@@ -195,4 +196,5 @@ if __name__ == "__main__":
         scenario()
         dist.barrier()
         print(f"{scenario.__name__}: done", flush=True)
+    time.sleep(0.5)  # else gloo's threads may hold tensors when Python ends, and torch aborts
     dist.destroy_process_group()

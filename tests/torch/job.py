@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 import warnings
 from datetime import timedelta
 from pathlib import Path
@@ -47,6 +48,7 @@ def run(scenarios):
         dist.barrier()
         if dist.get_rank() == 0:
             print(f"{scenario} on {dist.get_world_size()} ranks: done", flush=True)
+    time.sleep(0.5)  # else gloo's threads may hold tensors when Python ends, and torch aborts
     dist.destroy_process_group()
 
 
