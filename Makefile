@@ -7,10 +7,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Numba's compiled kernels, kept between runs; outside src so that a checkout stays clean.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 
-.PHONY: help paper proofs test test-slow test-hosts test-engines test-versions lint bench bench-flatness bench-engines gpu-kernel cost clocks finder agreement battery examples docs house hooks dist release-check clean
+.PHONY: help paper questions proofs test test-slow test-hosts test-engines test-versions lint bench bench-flatness bench-engines gpu-kernel cost clocks finder agreement battery examples docs house hooks dist release-check clean
 
 help:
 	@echo "make paper      set up (without torch) and reproduce the paper: results/report.html"
+	@echo "make questions  answer what the paper's conclusion asks; writes docs/questions.md (some minutes)"
 	@echo "make proofs     derive the formulas of the theory with sympy, compare the code (a minute)"
 	@echo "make test       set up and run linters, type checks and the tests;"
 	@echo "                with PAGE=1 also the browser tests, which need Debian's chromium and npm"
@@ -65,6 +66,13 @@ $(VENV)/paper: pyproject.toml constraints.txt
 
 paper: $(VENV)/paper
 	$(BIN)/antipgd paper --out results
+
+# What the paper's conclusion asks; writes docs/questions.md and its pictures.
+questions: $(VENV)/paper
+	$(BIN)/antipgd paper --only questions --out results/questions
+	$(BIN)/python -m antipgd.paper.verdict_table results/questions docs/questions.md
+	for name in plateau how_anticorrelated which_law when_to_begin after_others saddle batches; do \
+	  cp results/questions/figures/$$name.png docs/question-$$name.png || exit 1; done
 
 # NumPy and sympy; a part of what `ready` installs.
 $(VENV)/proofs: pyproject.toml constraints.txt

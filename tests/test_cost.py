@@ -5,6 +5,7 @@ from math import prod
 import pytest
 
 import cost
+import engines
 import kernels
 
 
@@ -67,3 +68,11 @@ def test_times_are_written_with_two_digits():
     written = [cost.text(t) for t in (2.67e-2, 9.96e-5, 95.7, 2700, 1.5e-7, 0.999)]
     assert written == ["27 ms", "100 µs", "96 s", "45 min", "0.15 µs", "1 s"]
     assert [cost.power(n) for n in (10**7, 10**12)] == ["10⁷", "10¹²"]
+
+
+def test_the_page_of_clusters_says_what_was_measured_of_ray():
+    found = cost.results("results.json")["engines"]
+    assert found["ratio"] == found["seconds"]["ray"] / found["seconds"]["processes"]
+    assert found["ratio"] <= engines.TARGET
+    assert min(found["seconds"].values()) >= engines.LEAST_SECONDS
+    assert engines.sentence(found) in engines.PAGE.read_text("utf-8")

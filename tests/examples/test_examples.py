@@ -102,6 +102,7 @@ def torchrun(folder):
     return successful(run(folder, *words, STEPS="100"))
 
 
+@pytest.mark.slow
 def test_fsdp2_resumes_bit_for_bit_and_exports_what_it_evaluated(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     printed = torchrun(whole)

@@ -337,6 +337,7 @@ print("within bounds")
 """
 
 
+@pytest.mark.slow
 def test_no_work_array_is_overrun(tmp_path):
     """Odd panels, compiled anew with every index checked."""
     checked = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}

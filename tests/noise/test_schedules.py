@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from antipgd.noise import Constant, Cosine, Linear, Steps, Window
+from antipgd.noise import Constant, Cosine, Linear, Plateau, Steps, Window
 from antipgd.noise.schedules import as_schedule, factor
 
 
@@ -72,3 +72,50 @@ def test_schedules_from_their_written_form():
         as_schedule("linear:a:2")
     with pytest.raises(ValueError, match="got begin=5, end=5"):
         as_schedule("cosine:5:5")
+
+
+def test_a_plateau_begins_after_patience_reports_without_progress():
+    schedule = Plateau(patience=3, threshold=0.1)
+    losses = [1.0, 0.95, 0.8, 0.79, 0.75, 0.73, 0.1, 0.1]  # 0.95 counts, 0.8 is a tenth better
+    assert [schedule.report(loss, 10 * i) for i, loss in enumerate(losses)] == 5 * [False] + 3 * [
+        True
+    ]
+    assert schedule.begun == 50  # and it does not begin twice
+    assert [schedule(step) for step in (0, 50, 51, 500)] == [0, 0, 1, 1]
+
+
+def test_slow_progress_is_a_plateau_by_the_best_loss_not_the_last():
+    """Each report is a little better than the one before, none by a tenth of the best."""
+    schedule = Plateau(patience=2, threshold=0.1)
+    assert [schedule.report(loss, 0) for loss in (1.0, 0.95, 0.92)] == [False, False, True]
+    falling = Plateau(patience=2, threshold=0.1)
+    assert not any(falling.report(0.8**k, 0) for k in range(20))
+    negative = Plateau(patience=1, threshold=0.1)  # a loss may be below zero
+    assert [negative.report(loss, 0) for loss in (-1.0, -1.2, -1.25)] == [False, False, True]
+
+
+def test_a_plateau_may_ramp_up():
+    schedule = Plateau(patience=1, ramp=3, state=(1.0, 1, 8))
+    assert [schedule(step) for step in (8, 9, 10, 11, 12, 13)] == [0, 0.25, 0.5, 0.75, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"patience": 0}, "patience must be a whole number >= 1; got 0"),
+        ({"threshold": -0.1}, "threshold must be .*; got -0.1"),
+        ({"ramp": 1.5}, "ramp must be a whole number >= 0; got 1.5"),
+    ],
+)
+def test_bad_plateaus_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Plateau(**settings)
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_is_refused_and_forgotten(loss):
+    schedule = Plateau()
+    schedule.report(2.0, 1)
+    with pytest.raises(ValueError, match="a reported loss must be a finite number; got"):
+        schedule.report(loss, 2)
+    assert schedule.state == (2.0, 0, None)

@@ -40,7 +40,7 @@ from antipgd.paper.simulation.problems import make_problem
 
 RELAX_STEPS = 10
 SMOKE = scale_named("smoke")
-VERDICTS = (Path(__file__).parents[2] / "docs" / "verdicts.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @cache
@@ -50,7 +50,8 @@ def size_of(problem, settings):
 
 def places_of(run, step):
     if run.problem != "network":
-        return ("w", "z") if run.has_clean_weights else ("w",)
+        average = ("average",) if run.average and step == run.steps else ()
+        return (*(("w", "z") if run.has_clean_weights else ("w",)), *average)
     noisy = run.taps and run.has_clean_weights and run.noise_acts(step)
     average = ("ema",) if run.ema else ()
     return ("running", "w", "w_bn", *(("z", "z_bn") if noisy else ()), *average)
@@ -124,8 +125,9 @@ def check_page_of_verdicts(name, claims):
     """Rows that this experiment decides alone have as many parts on the page of verdicts."""
     for row in paper_claims():
         if row.experiments == [name]:
-            start = f"| {row.title} | ".replace("|v|", "\\|v\\|")
-            (line,) = [line for line in VERDICTS.splitlines() if line.startswith(start)]
+            start = "| " + row.title.replace("|", "\\|") + " | "
+            page = DOCS / ("questions.md" if row.kind == "question" else "verdicts.md")
+            (line,) = [one for one in page.read_text("utf-8").splitlines() if one.startswith(start)]
             assert f" of {len(row.deciding(claims))} | " in line
 
 

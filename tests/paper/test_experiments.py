@@ -9,7 +9,7 @@ import pytest
 from antipgd.cli import main
 from antipgd.paper.claims import SEVERITY
 from antipgd.paper.coverage import KINDS, paper_claims, paper_figures
-from antipgd.paper.experiments import EXPERIMENTS, about, choose, is_scaled, load, title_of
+from antipgd.paper.experiments import EXPERIMENTS, GROUPS, about, choose, is_scaled, load, title_of
 
 SMALL = ["--only", "anticorrelation,label_noise", "--seeds", "2"]
 
@@ -76,6 +76,9 @@ def test_an_experiment_is_a_plan_with_a_claim(name):
 
 def test_choosing_experiments():
     assert choose(["regression", "anticorrelation"]) == ["anticorrelation", "regression"]
+    assert choose(["questions", "regression"]) == ["regression", *GROUPS["questions"]]
+    assert not {*choose(None)} & {*GROUPS["questions"]}  # no part of the paper's twelve minutes
+    assert len(choose(None)) + len(GROUPS["questions"]) == len(EXPERIMENTS)
     with pytest.raises(
         ValueError, match="unknown experiment 'regresion'; did you mean 'regression'"
     ):

@@ -436,6 +436,7 @@ def test_costs_count_epochs_measurements_and_traces():
     assert image_passes(flat) - image_passes(traced) == pytest.approx(3 * 50 * products)
 
 
+@pytest.mark.slow
 def test_everything_runs_at_the_smallest_scale_and_is_not_run_again(tmp_path, capsys, monkeypatch):
     for module in (minima, shipped):
         monkeypatch.setattr(module, "EXTENSION", 1)  # of which nothing becomes a minimum here

@@ -5,7 +5,14 @@ import json
 from importlib.resources import files
 
 from antipgd.noise.taps import telescopes
-from antipgd.paper.experiments import EXPERIMENTS, is_scaled, load, runs_of, scaled_experiments
+from antipgd.paper.experiments import (
+    EXPERIMENTS,
+    OF_PAPER,
+    is_scaled,
+    load,
+    runs_of,
+    scaled_experiments,
+)
 from antipgd.paper.figures import COLOURS, NAMES
 from antipgd.paper.methods import METHODS, SIMULATED, TRAINABLE, TRAINED
 from antipgd.paper.networks import accepted, cost, gradients
@@ -86,7 +93,7 @@ ITEMS, DIGEST = 17_204, "1bcf6a239de4be16fd8c0223209b7c4eec3b8463c02fae3a6257245
 
 def test_names_of_runs_and_shipped_records_are_what_they_were():
     digest, items = hashlib.sha256(), 0
-    for name in EXPERIMENTS:
+    for name in OF_PAPER:
         for scale in SCALES.values() if is_scaled(name) else [None]:
             for run in runs_of(name, scale=scale):
                 digest.update((name + run.name + run.canonical()).encode())

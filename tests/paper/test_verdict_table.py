@@ -15,6 +15,7 @@ from antipgd.paper.verdict_table import MARKS, as_markdown, in_short, put_into, 
 
 ROOT = Path(__file__).parents[2]
 VERDICTS, README = ROOT / "docs" / "verdicts.md", ROOT / "README.md"
+QUESTIONS = ROOT / "docs" / "questions.md"
 BEGIN, END = MARKS["all"]
 
 
@@ -69,8 +70,8 @@ def test_a_row_is_judged_when_all_its_experiments_are():
     assert (found["tuned_pgd"].verdict, found["tuned_pgd"].held) == (HOLDS, 1)
 
 
-def shown_table():
-    return VERDICTS.read_text("utf-8").partition(f"{BEGIN}\n")[2].partition(f"{END}\n")[0]
+def shown_table(page=VERDICTS):
+    return page.read_text("utf-8").partition(f"{BEGIN}\n")[2].partition(f"{END}\n")[0]
 
 
 def test_the_short_form_has_the_counts_and_what_is_said():
@@ -92,15 +93,19 @@ def test_readme_has_the_short_form_of_the_table_that_is_shown():
     assert "Small networks, " in README.read_text("utf-8")
 
 
-def test_the_page_of_verdicts_has_every_row_in_its_order():
+@pytest.mark.parametrize(
+    ("page", "kinds"), [(VERDICTS, ("paper", "ours", "machine")), (QUESTIONS, ("question",))]
+)
+def test_the_page_of_verdicts_has_every_row_in_its_order(page, kinds):
     """If it fails: make paper, then
-    python -m antipgd.paper.verdict_table results docs/verdicts.md README.md"""
-    lines = [line for line in shown_table().splitlines()
+    python -m antipgd.paper.verdict_table results docs/verdicts.md README.md; make questions"""
+    table = shown_table(page)
+    lines = [line for line in table.splitlines()
              if re.match(r"\| .* \| .* \|( \d|  \|)", line)]  # fmt: skip
-    titles = [row.title for kind in KINDS for row in rows_of_the_paper() if row.kind == kind]
+    titles = [row.title for kind in kinds for row in rows_of_the_paper() if row.kind == kind]
     assert [line[2:].partition(" | ")[0].replace("\\|", "|") for line in lines] == titles
-    for kind, words in KINDS.items():
-        (head,) = [line for line in shown_table().splitlines() if line.startswith(f"| {words}")]
+    for kind in kinds:
+        (head,) = [line for line in table.splitlines() if line.startswith(f"| {KINDS[kind]}")]
         own = {row.title for row in rows_of_the_paper() if row.kind == kind}
         shown = [line for line, title in zip(lines, titles, strict=True) if title in own]
         found = [re.search(r"\| \d+ of (\d+) \|", line) for line in shown]

@@ -14,6 +14,7 @@ def test_one_process():
         assert sum(count for (other, _), count in found.items() if other == way) == 2000
 
 
+@pytest.mark.slow
 def test_two_ranks_of_which_one_has_it(tmp_path):
     torchrun(2, tmp_path, "mutated_300")
 

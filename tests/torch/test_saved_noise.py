@@ -54,6 +54,18 @@ BAD = {
         0.5,
         None,
     ],
+    "plateau": [
+        [1.0, 2],
+        ["1", 0, None],
+        [float("nan"), 0, None],
+        [None, -1, None],
+        [None, 1.5, None],
+        [None, 0, -1],
+        [None, 0, True],
+        "3",
+        3,
+        None,
+    ],
     "samples": [["0000"], ["0000000g", ""], ["00000000"], [3, ""], "00000000", None],
 }
 

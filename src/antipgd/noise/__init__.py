@@ -6,7 +6,7 @@ plain NumPy; `kernels` (needs numba, the `numba` extra) adds injections to array
 """
 
 from antipgd.noise.laws import LAWS, Law, as_law
-from antipgd.noise.schedules import Constant, Cosine, Linear, Schedule, Steps, Window
+from antipgd.noise.schedules import Constant, Cosine, Linear, Plateau, Schedule, Steps, Window
 from antipgd.noise.stream import PURPOSES, STREAM_VERSION, canonical_name, draws, stream_key
 from antipgd.noise.taps import ANTI, WHITE, as_taps
 
@@ -20,6 +20,7 @@ __all__ = [
     "Cosine",
     "Law",
     "Linear",
+    "Plateau",
     "Schedule",
     "Steps",
     "Window",

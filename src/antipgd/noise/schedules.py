@@ -1,12 +1,15 @@
 """How σ changes over the steps: a factor per step, multiplied into `sigma`.
 
 A schedule is any callable step → factor. Steps count from 1: the factor at step n scales the
-draw ξ_n. The ones here are plain values, so they pickle and compare. Knows nothing about σ.
+draw ξ_n. The ones here are plain values, so they pickle and compare; `Plateau` alone remembers
+what it was told. Knows nothing about σ.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from antipgd import checks
 
 Schedule = Callable[[int], float]
 
@@ -111,6 +114,62 @@ class Window:
 
     def __call__(self, step: int) -> float:
         return float(step > self.start and (self.stop is None or step <= self.stop))
+
+
+PlateauState = tuple[float | None, int, int | None]
+
+
+@dataclass
+class Plateau:
+    """No noise until a loss that is reported stops falling, then all of it.
+
+    A report that is not below the best one by more than the share `threshold` of it counts; when
+    `patience` of them have come in a row, noise begins with the next step, over `ramp` steps in
+    equal parts if there are any. Tell it by `noise.report(loss)`, with the same number on all
+    ranks; what it was told is saved with the optimizer.
+
+    >>> schedule = Plateau(patience=2)
+    >>> [schedule.report(loss, step) for step, loss in enumerate([3.0, 2.0, 2.1, 1.99, 1.5])]
+    [False, False, False, True, True]
+    >>> schedule(3), schedule(4)
+    (0.0, 1.0)
+    """
+
+    patience: int = 5
+    threshold: float = 0.01
+    ramp: int = 0
+    state: PlateauState = field(default=(None, 0, None), repr=False)  # best, waited, begun
+
+    def __post_init__(self) -> None:
+        self.patience = checks.whole("patience", self.patience, 1)
+        self.threshold = checks.number("threshold", self.threshold, 0, 1)
+        self.ramp = checks.whole("ramp", self.ramp, 0)
+
+    @property
+    def begun(self) -> int | None:
+        """The last step without noise, None before the plateau."""
+        return self.state[2]
+
+    def report(self, loss: float, step: int) -> bool:
+        """Take in the loss after a step; whether noise acts from the next one on."""
+        value = float(loss)
+        if not math.isfinite(value):
+            raise ValueError(f"a reported loss must be a finite number; got {value!r}")
+        best, waited, begun = self.state
+        if best is None or value < best - self.threshold * abs(best):
+            waited = 0
+        else:
+            waited += 1
+        best = value if best is None else min(best, value)
+        if begun is None and waited >= self.patience:
+            begun = step
+        self.state = best, waited, begun
+        return begun is not None
+
+    def __call__(self, step: int) -> float:
+        if self.begun is None or step <= self.begun:
+            return 0.0
+        return min(1.0, (step - self.begun) / (self.ramp + 1))
 
 
 _NAMED: dict[str, type[Linear] | type[Cosine]] = {"linear": Linear, "cosine": Cosine}

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from antipgd.noise.schedules import Cosine, Linear, Steps, Window
+from antipgd.noise.schedules import Cosine, Linear, Plateau, Steps, Window
 
 Traceable = Callable[[Any], Any]
 
@@ -47,6 +47,11 @@ def as_traceable(schedule: Any) -> Traceable:
         return lambda step: 1.0
     if type(schedule) in _OURS:
         return lambda step: _OURS[type(schedule)](schedule, step)
+    if isinstance(schedule, Plateau):
+        raise ValueError(
+            f"schedule={schedule!r} is told of losses, which a traced update cannot be: wrap the "
+            f"transformation in optax.inject_hyperparams and set sigma yourself"
+        )
     if not callable(schedule):
         raise ValueError(f"schedule must be a function of the step; got {schedule!r}")
     try:

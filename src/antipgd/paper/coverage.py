@@ -20,6 +20,7 @@ KINDS = {
     "paper": "claims of the paper",
     "ours": "additions of ours",
     "machine": "checks of the machine",
+    "question": "questions of its conclusion",
 }  # counted apart: what can hardly fail must not swell the number of claims that hold
 
 CONTROLS: dict[str, Callable[[Sequence[float], float], list[bool]]] = {
@@ -138,9 +139,12 @@ def kind_of(claim: Claim) -> str:
 
 def decided(claims: Sequence[Claim], experiments: Iterable[str]) -> list[Decided]:
     """Every row with the worst verdict of its parts, claims being those of the experiments named;
-    not judged where some of its experiments are missing."""
+    not judged where some of its experiments are missing. Questions that were not asked are left
+    out."""
     there, found = set(experiments), []
     for row in paper_claims():
+        if row.kind == "question" and there.isdisjoint(row.experiments):
+            continue
         parts = row.deciding(claims)
         whole = bool(parts) and there.issuperset(row.experiments)
         verdict = worst(part.verdict for part in parts) if whole else NOT_JUDGED

@@ -26,6 +26,7 @@ from antipgd.paper.engines.opening import opened
 from antipgd.paper.errata import SLIPS
 from antipgd.paper.exhibits import exhibits, origins, row_of
 from antipgd.paper.experiments import (
+    GROUPS,
     SHOWN_SCALE,
     choose,
     is_scaled,
@@ -325,6 +326,12 @@ def reproduce(
     _write_claims(out / "claims.json", claims)
     tables = [load(item.name).table(item.claims) for item in items
               if hasattr(load(item.name), "table")]  # fmt: skip
+    tables += [
+        load(name).words(claims)
+        for name, claims in (
+            (item.name, item.claims) for item in items if item.name in GROUPS["questions"]
+        )
+    ]
     write(out / "verdicts.md", as_markdown(rows, len(plan.small), [*said, *tables]).encode())
     write(out / "report.html", html.encode())
     _print_verdicts(rows)

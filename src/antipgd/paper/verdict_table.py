@@ -33,11 +33,12 @@ def of_kind(rows: Sequence[Decided], kind: str) -> list[Decided]:
 
 
 def as_markdown(rows: Sequence[Decided], runs: int, said: Sequence[str] = ()) -> str:
-    """One table for each kind of row, with its counts, and what experiments say in a sentence."""
+    """One table for each kind of row of which something was judged, with its counts, and what
+    experiments say in a sentence."""
     parts = sum(len(one.parts) for one in rows)
     lines = [f"{runs:,} small training runs, {parts:,} statements judged:"]
-    for kind, words in KINDS.items():
-        chosen = of_kind(rows, kind)
+    for kind in dict.fromkeys(one.row.kind for one in rows if one.parts):
+        words, chosen = KINDS[kind], of_kind(rows, kind)
         statements = sum(len(one.parts) for one in chosen)
         lines += [
             "",

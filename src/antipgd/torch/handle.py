@@ -10,13 +10,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from antipgd.noise import STREAM_VERSION
+from antipgd.noise import STREAM_VERSION, Plateau
 from antipgd.noise.injection import check_sigma
 from antipgd.noise.taps import telescopes
 from antipgd.torch import matching, saved
@@ -57,7 +58,10 @@ class Noise:
         self.counting = Counting(self.taps)
         self.attached = False
         self.paused = False
-        self._sigma, self._schedule = settings.sigma, settings.schedule
+        self._sigma = settings.sigma
+        self._schedule = settings.schedule
+        if isinstance(self._schedule, Plateau):
+            self._schedule = replace(self._schedule)  # it remembers: each noise has its own
         self._model = None if model is None else weakref.ref(model)
         self.roll = roll
         self.roll.set_keys(self.seed)
@@ -101,6 +105,8 @@ class Noise:
         self.seed, self._sigma, self.step_count = one.seed, one.sigma, one.step
         self.counting.adopt(one.clock, one.clocks, self.together, self.members)
         self.paused = one.paused
+        if isinstance(self._schedule, Plateau) and one.plateau is not None:
+            self._schedule.state = one.plateau
         self._parting.resumed()
         matching.take_over(records, self.members, first)
         self.roll.set_keys(self.seed)
@@ -176,6 +182,7 @@ class Noise:
         common = self._identity() | self.counting.saved() | {
             "form": self.form, "seed": self.seed, "sigma": self._sigma, "step": self.step_count,
             "paused": self.paused, "scheduled": self._schedule is not None,
+            "plateau": self._schedule.state if isinstance(self._schedule, Plateau) else None,
         }  # fmt: skip
         members, carried = self._saved_members()
         indices = range(len(self.together.param_groups)) if only is None else only
@@ -310,6 +317,11 @@ class Noise:
         raise NotImplementedError
 
     def _unhook(self) -> None:
+        if isinstance(self._schedule, Plateau) and self._schedule.state[0] is None:
+            warnings.warn(
+                "schedule=Plateau was never told of a loss, so there was no noise at all: call "
+                "noise.report(loss)", stacklevel=3,
+            )  # fmt: skip
         for remover in self._removers:
             remover()
         for optimizer in self.together.if_there or []:
@@ -333,6 +345,18 @@ class Noise:
     def resume(self) -> None:
         """Go on after pause()."""
         self.paused = False
+
+    def report(self, loss: float) -> bool:
+        """Tell `schedule=Plateau(…)` of a loss; whether noise acts from the next step on.
+
+        Report the same number on all ranks, such as the mean over them: it decides their σ.
+        """
+        if not isinstance(self._schedule, Plateau):
+            raise ValueError(
+                f"report() is for schedule=antipgd.noise.Plateau(…); this noise has "
+                f"schedule={self._schedule!r}"
+            )
+        return self._schedule.report(loss, self.step_count)
 
     def _scheduled_sigma(self) -> float:
         """The largest of the groups' σ at the next draw, before `relative` scales it."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from antipgd.checks import number, whole
 from antipgd.noise import as_law, as_taps, canonical_name
+from antipgd.noise.schedules import PlateauState
 from antipgd.noise.taps import Taps
 
 FORMAT = 1
@@ -56,6 +57,7 @@ class Record:
     draws: str = "step"
     antithetic: bool = False
     scheduled: bool = False  # a schedule is code: that there was one is all that is kept
+    plateau: PlateauState | None = None  # but of a Plateau, what it was told
     clocks: tuple[tuple[str, float | None], ...] = ()  # by kind; (): nothing counted, or older
     samples: tuple[str, ...] = ()  # elements of the weights that carry the noise; "": unknown
 
@@ -155,6 +157,18 @@ def _by_kind(label: str, value: object) -> tuple[tuple[str, float | None], ...]:
     return tuple(zip(kinds, shown, strict=True))
 
 
+def _plateau(label: str, value: object) -> PlateauState:
+    """The best loss, the reports since then, the last step without noise."""
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        raise ValueError(f"{label} must be a loss, a count and a step; got {value!r}")
+    checks = _or_none(_signed), _whole(0, LAST_STEP), _or_none(_whole(0, LAST_STEP))
+    best, waited, begun = (
+        check(f"{label}[{i}]", item)
+        for i, (check, item) in enumerate(zip(checks, value, strict=True))
+    )
+    return best, waited, begun
+
+
 CHECKS: dict[str, Check] = {
     "stream": _whole(1, 2**31),
     "law": _law,
@@ -173,6 +187,7 @@ CHECKS: dict[str, Check] = {
     "relative": _flag,
     "paused": _flag,
     "scheduled": _flag,
+    "plateau": _plateau,
     "hold": _whole(1, LAST_STEP),
     "draws": _one_of(*DRAWS),
     "antithetic": _flag,
@@ -214,7 +229,7 @@ def _as_format(given: Mapping[str, object], where: str) -> dict[str, tuple[str, 
     needed = {field.name for field in fields(Record) if field.default is MISSING}
     if "format" not in given:
         for later in (
-            "form", "hold", "draws", "antithetic", "scheduled", "clocks", "samples",
+            "form", "hold", "draws", "antithetic", "scheduled", "plateau", "clocks", "samples",
         ):  # fmt: skip
             del names[later]
         names["stream"] = "version"

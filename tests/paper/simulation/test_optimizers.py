@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import antipgd.torch
-from antipgd.noise import draws
+from antipgd.noise import draws, reference
 from antipgd.paper.simulation.blocks import LANES, Block, blocks_of
 from antipgd.paper.simulation.compiled import CompiledStepper
 from antipgd.paper.simulation.local import run_local
@@ -60,8 +60,8 @@ class Regression(torch.nn.Module):
         return ((self.X @ (self.w * self.w) - self.y) ** 2).mean() / 4
 
 
-def trained(model, optimizer):
-    for _ in range(STEPS):
+def trained(model, optimizer, steps=STEPS):
+    for _ in range(steps):
         optimizer.zero_grad()
         model().backward()
         optimizer.step()
@@ -122,6 +122,58 @@ def test_a_draw_is_held_and_then_negated():
         np.testing.assert_allclose(after(stepper, step)[0] - 1, carried, atol=1e-9)
 
 
+def two_noises(later):
+    """30 steps of PGD and then Anti-PGD as the reference has them: w and z at the end."""
+    spec = run()
+    problem = spec.make_problem()
+    data = spec.make_data(problem)
+    base = reference.gradient_step(lambda w: problem.gradient(w[None], data)[0], 0.02)
+    first = {"draw": lambda k: draws(SEED, "w", k, 0, 100), "sigma": SIGMA, "taps": (1.0,)}
+    second = {"draw": later, "sigma": SIGMA}
+    *_, w = reference.perturbed(base, spec.make_start(problem), 30, **first)
+    *_, w = reference.perturbed(base, w, STEPS - 30, **second)
+    return w, reference.clean(w, STEPS - 30, **second)
+
+
+def test_uncorrelated_draws_stay_and_later_ones_are_taken_back():
+    w, z = two_noises(lambda k: draws(SEED, "w", k + 30, 0, 100))
+    ours = simulated(uncorrelated=30)
+    assert np.abs(ours["w"] - w).max() < 1e-10
+    assert np.abs(ours["z"] - z).max() < 1e-10
+    for other in (0, 29, 31):
+        assert np.abs(simulated(uncorrelated=other)["w"] - w).max() > 1e-4
+
+
+def test_torch_goes_from_one_to_the_other():
+    """The first noise is left in the weights, the second has a seed of its own."""
+    model = Regression()
+    made = torch.optim.SGD([("w", model.w)], lr=0.02)
+    noise = antipgd.torch.attach(made, sigma=SIGMA, seed=SEED, taps=(1.0,))
+    trained(model, made, 30)
+    noise.stop(remove=False)
+    noise = antipgd.torch.attach(made, sigma=SIGMA, seed=SEED + 1)
+    trained(model, made, STEPS - 30)
+    w, z = two_noises(lambda k: draws(SEED + 1, "w", k, 0, 100))
+    assert np.abs(w - model.w.detach().numpy()).max() < 1e-10
+    noise.stop()
+    assert np.abs(z - model.w.detach().numpy()).max() < 1e-10
+
+
+def test_uncorrelated_steps_add_up_their_draws():
+    spec = run(lr=1e-12, uncorrelated=2, steps=5)
+    first, second, third, fourth = (
+        SIGMA * draws(SEED, "w", k, 0, 100).astype(float) for k in (1, 2, 3, 4)
+    )
+    stepper = CompiledStepper(block(spec))
+    walked = first + second
+    for step, carried in enumerate((first, walked, walked + third, walked + fourth), 1):
+        np.testing.assert_allclose(after(stepper, step)[0] - 1, carried, atol=1e-9)
+    assert run("pgd", uncorrelated=2) == run("pgd")
+    assert run(uncorrelated=2).name != run(uncorrelated=0).name
+    with pytest.raises(ValueError, match="uncorrelated must be"):
+        run(uncorrelated=-1)
+
+
 # -- compiled and slow ---------------------------------------------------------------------------
 
 
@@ -136,7 +188,10 @@ def noisy_block(**changes):
     )
 
 
-DRAWN = [{}, {"hold": 3}, {"antithetic": True}, {"hold": 2, "antithetic": True}]
+DRAWN = [
+    {}, {"hold": 3}, {"antithetic": True}, {"hold": 2, "antithetic": True}, {"uncorrelated": 5},
+    {"uncorrelated": 6, "hold": 3},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("drawn", DRAWN)

@@ -220,6 +220,7 @@ OTHER_VALUES = {
     "measure": (0, 5, 20), "schedule": "linear:0:20", "start": 3, "stop": 12,
     "leave": (0.0, 1e9), "relax": False, "noisy": "u", "momentum": 0.25, "nesterov": True,
     "optimizer": "adam", "hold": 2, "antithetic": True, "average": 7,
+    "uncorrelated": 5, "order": "shuffled",
 }  # fmt: skip
 
 
@@ -538,3 +539,5 @@ def test_weighted_ticks_add_up_to_what_is_expected(monkeypatch):
     results = list(run_local(runs, 2, ticks.append, pace.of_run))
     assert len(results) == 14
     assert sum(ticks) == pytest.approx(expected)
+    leaving = [replace(one, leave=(1e-9, 1e9)) for one in valley]  # ends early as a rule
+    assert pace.expect(leaving, show=False) == pytest.approx(20 * 0.5 / 5)

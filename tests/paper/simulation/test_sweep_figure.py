@@ -51,7 +51,7 @@ def tables(draw):
 
 
 # Without shrinking, which draws for minutes: a table of two rows can be read as it was found.
-@settings(max_examples=40, deadline=None, phases=[Phase.generate])
+@settings(max_examples=20, deadline=None, phases=[Phase.generate])
 @given(tables())
 def test_every_table_has_a_figure_and_a_summary(table):
     figure = sweep_figure(table, "made up")

@@ -46,8 +46,15 @@ CHAPTERS = {
         "implicit_bias", "cond_variance", "implicit_reg", "pac_bayes", "pac_bayes_digits",
         "variations", "moments", "valley_theory",
     ),
+    "The questions of the paper's conclusion": (
+        "plateau", "how_anticorrelated", "which_law", "when_to_begin", "after_others",
+        "saddle", "batches",
+    ),
 }  # fmt: skip
 EXPERIMENTS = tuple(name for names in CHAPTERS.values() for name in names)
+# Named as one, and run only when asked for.
+GROUPS = {"questions": CHAPTERS["The questions of the paper's conclusion"]}
+OF_PAPER = tuple(name for name in EXPERIMENTS if name not in GROUPS["questions"])
 
 SHOWN_SCALE = "small"  # the one on the page, all of whose records ship with the package
 
@@ -91,11 +98,12 @@ def about(name: str) -> str:
 
 
 def choose(names: Sequence[str] | None) -> list[str]:
-    """The experiments named, in the page's order; all of them by default."""
-    wanted = list(EXPERIMENTS) if names is None else list(names)
+    """The experiments named, alone or as a group, in the page's order; by default the paper's."""
+    wanted = list(OF_PAPER) if names is None else list(names)
     for name in wanted:
-        one_of("experiment", name, EXPERIMENTS)
-    return [name for name in EXPERIMENTS if name in wanted]
+        one_of("experiment", name, (*EXPERIMENTS, *GROUPS))
+    named = {one for name in wanted for one in GROUPS.get(name, (name,))}
+    return [name for name in EXPERIMENTS if name in named]
 
 
 def more_runs_of(name: str, records: Sequence[Record], scale: Scale | None) -> list[Training]:

@@ -30,7 +30,7 @@ def said(value: float, powers: bool = False) -> str:
     exponent = floor(log10(size) + 1e-9)
     digits = value / 10.0**exponent
     power = "10" + str(exponent).translate(_SUPERSCRIPTS)
-    return power if isclose(digits, 1) else f"{digits:.3g}×{power}".replace("-", "−")
+    return power if isclose(digits, 1) else f"{digits:.6g}×{power}".replace("-", "−")
 
 
 class Said(mpl.ticker.Formatter):

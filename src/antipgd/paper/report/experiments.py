@@ -24,7 +24,7 @@ from antipgd.paper.report.markup import (
 )
 from antipgd.paper.report.pictures import figure
 
-_ASIDE = {"paper": "", "ours": " (ours)", "machine": " (a check of the machine)"}
+_ASIDE = {"paper": "", "ours": " (ours)", "machine": " (a check of the machine)", "question": ""}
 _FEW = 8  # claims that are shown at once
 
 

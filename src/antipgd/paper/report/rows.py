@@ -52,7 +52,7 @@ def on_network(row: Row, networks: set[str]) -> bool:
 
 def _group(kind: str, rows: Sequence[Row], sections: Mapping[str, int], networks: set[str]) -> str:
     """The rows of one kind under their counts."""
-    beside = "in the paper's words" if kind == "paper" else "about"
+    beside = "about" if kind in ("ours", "machine") else "in the paper's words"
     heads = {"verdict": "verdict", "says": "claim", "quote": beside}
     found = [row.verdict for row in rows]
     shown = shown_for(found, any(on_network(row, networks) for row in rows))

@@ -11,10 +11,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antipgd.noise.laws import Law, as_law
 from antipgd.noise.stream import stream_key
 from antipgd.paper.methods import SIMULATED
+from antipgd.paper.simulation.orders import visited_rows
 from antipgd.paper.simulation.problems import PROBLEMS, Problem
 from antipgd.paper.simulation.problems.problem import Array
 from antipgd.paper.simulation.spec import Run
@@ -115,6 +117,11 @@ class Block:
             mask[:] = 0
             mask[self.problem.parts[self.shared.noisy]] = 1
         return mask
+
+    def rows(self, first: int, last: int) -> NDArray[np.int64]:
+        """Of the steps after first … last−1; none where steps draw their own."""
+        run = self.shared
+        return visited_rows(run.order, run.seed, self.problem.examples, run.batch or 0, first, last)
 
     def sigmas(self, first: int, last: int) -> Array:
         """σ of the draws first … last−1 by lane; zero for draws before the first."""

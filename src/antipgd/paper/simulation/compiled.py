@@ -36,11 +36,12 @@ def _add_up(code, examples, r, w, watched, norms, sums):
 
 
 @jit
-def _renew(lag, row, taps, sigmas, current):
-    """Taps × σ of a lag into `current`; whether they are others than before."""
+def _renew(lag, row, stays, taps, sigmas, current):
+    """Taps × σ of a lag into `current`, nought for a draw that stays; whether they are others than
+    before."""
     changed = False
     for lane in range(LANES):
-        value = taps[lag, lane] * sigmas[row - lag, lane]
+        value = 0.0 if stays else taps[lag, lane] * sigmas[row - lag, lane]
         changed = changed or value != current[lag, lane]
         current[lag, lane] = value
     return changed
@@ -48,12 +49,12 @@ def _renew(lag, row, taps, sigmas, current):
 
 @jit
 def _advance(
-    code, matrix, vector, batch, law, keys, mask, taps, labelled, first, last, sigmas,
+    code, matrix, vector, batch, rows, law, keys, mask, taps, labelled, first, last, sigmas,
     watching, low, high, weights, alive, eta, frozen, diverged_at, left_at,
-    hold, pairs, kind, beta, nesterov, memory, powers, averaged_from, sums,
+    hold, pairs, kept, kind, beta, nesterov, memory, powers, averaged_from, sums,
 ):  # fmt: skip
     """Steps first … last−1; row k of `sigmas` belongs to draw newest + 2 − rows of taps + k, where
-    `newest` is the last one that came before them."""
+    `newest` is the last one that came before them. `rows` are those of each step, or none."""
     size, depth, newest = weights.shape[0], taps.shape[0], -(-first // hold)
     used = batch if batch > 0 else vector.shape[0]
     chosen, labels = np.empty((batch, matrix.shape[1])), np.empty(batch)
@@ -81,7 +82,10 @@ def _advance(
             lanes.draw_into(keys[2], n + 1, law, everywhere, words, signs, xi, label_draws)
             lanes.shift_labels(used, labelled, sigmas[row], label_draws, shift)
         if batch > 0:
-            noise.draw_indices(keys[1], n + 1, vector.shape[0], words, indices)
+            if rows.shape[0] > 0:
+                indices[:] = rows[n - first]
+            else:
+                noise.draw_indices(keys[1], n + 1, vector.shape[0], words, indices)
             lanes.choose(indices, matrix, vector, chosen, labels)
             problems.gradient(code, chosen, labels, shift, w, work, r, watched, g)
         else:
@@ -96,7 +100,8 @@ def _advance(
             lanes.draw_signed(keys[0], draw, pairs, law, mask, negative, words, signs, xi,
                               draws[draw % depth])  # fmt: skip
             for lag in range(depth):
-                if _renew(lag, row, taps, sigmas, current) or draw == newest + 1:
+                stays = lag > 0 and draw - lag <= kept
+                if _renew(lag, row, stays, taps, sigmas, current) or draw == newest + 1:
                     lanes.spread_coefficients(mask.shape[0], current[lag], factors[lag])
                 if lag == 0:
                     lanes.set_product(size, factors[lag], draws[draw % depth], eps)
@@ -198,12 +203,13 @@ class CompiledStepper:
         block, run, first, depth = self.block, self.block.shared, self.step, len(self._taps)
         low, high = run.leave or (0.0, 0.0)
         _advance(
-            *self._data, run.batch or 0, law_arguments(block.law),
+            *self._data, run.batch or 0, block.rows(first, last), law_arguments(block.law),
             np.array(block.keys, np.uint64), block.mask, self._taps, block.labelled, first, last,
             block.sigmas(run.draws_by(first) + 2 - max(depth, 1), run.draws_by(last) + 1),
             run.leave is not None, low, high,
             self._w, self._alive, self._eta, self._frozen, self.diverged_at, self.left_at,
-            run.hold, run.antithetic, *self._optimizer, run.steps - (run.average or 0), self._sums,
+            run.hold, run.antithetic, run.kept, *self._optimizer, run.steps - (run.average or 0),
+            self._sums,
         )  # fmt: skip
         self.step = last
 

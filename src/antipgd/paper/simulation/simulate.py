@@ -84,7 +84,7 @@ def _clean(block: Block, run: Run, w: Array, step: int, drawn: dict[int, Array])
         w,
         run.draws_by(step),
         draw=draw,
-        sigma=lambda k: run.sigma * run.draw_factor(k),
+        sigma=lambda k: run.sigma * run.draw_factor(k) if k > run.kept else 0.0,
         taps=run.taps,
     )
     return z.astype(np.float64, copy=False)

@@ -19,6 +19,7 @@ from antipgd.noise.stream import stream_key
 from antipgd.noise.taps import Taps, as_taps, telescopes
 from antipgd.paper.methods import SIMULATED
 from antipgd.paper.record import canonical, name_of
+from antipgd.paper.simulation.orders import ORDERS, REPLACEMENT
 from antipgd.paper.simulation.problems import (
     Problem,
     Setting,
@@ -61,7 +62,9 @@ class Run:
     `momentum`, with `nesterov` or without, is that of torch's SGD; `optimizer` "adam" is torch's
     Adam. A draw on the weights stays for `hold` steps; `antithetic` ones come in pairs +ξ, −ξ. With
     `average`, means over the last so many steps are measured too, at the weights where their
-    gradients are taken.
+    gradients are taken. Draws of the first `uncorrelated` steps stay in the weights for good, as
+    uncorrelated noise does; the taps take back later ones only. `order` is one of `orders.ORDERS`,
+    for mini-batches.
     """
 
     problem: str
@@ -87,6 +90,8 @@ class Run:
     hold: int = 1
     antithetic: bool = False
     average: int | None = None
+    uncorrelated: int = 0
+    order: str = REPLACEMENT
 
     measures = MEASURES
     places = PLACES
@@ -145,6 +150,11 @@ class Run:
     def draws_by(self, step: int) -> int:
         """How many draws have come by the end of a step, each being held: ⌈n/hold⌉."""
         return -(-step // self.hold)
+
+    @property
+    def kept(self) -> int:
+        """The last draw that stays in the weights for good."""
+        return self.draws_by(self.uncorrelated)
 
     def draw_factor(self, draw: int) -> float:
         """What σ of a draw is multiplied by: it keeps the factor of the step it came with."""
@@ -215,6 +225,19 @@ def _check_average(average: int | None, steps: int, leave: object) -> int | None
     return checks.whole("average", average, 1, steps)
 
 
+def _check_order(problem: Problem, order: str, batch: int | None) -> str:
+    """Refuse epochs that would not take every example once."""
+    checks.one_of("order", order, ORDERS)
+    if batch is None:
+        return REPLACEMENT
+    if order != REPLACEMENT and problem.examples % batch:
+        raise ValueError(
+            f"order {order!r} needs batches that divide the {problem.examples} examples; got "
+            f"batch={batch}"
+        )
+    return order
+
+
 def _check_measure(steps: int, measure: tuple[int, ...] | None) -> tuple[int, ...]:
     """The steps after which it is measured, the first and the last among them."""
     if measure is None:
@@ -250,6 +273,8 @@ def make_run(
     hold: int = 1,
     antithetic: bool = False,
     average: int | None = None,
+    uncorrelated: int = 0,
+    order: str = REPLACEMENT,
 ) -> Run:
     """A run with defaults filled in, in the one spelling that its name depends on."""
     made = make_problem(problem, settings)
@@ -261,15 +286,18 @@ def make_run(
     _check_optimizer(optimizer, momentum, nesterov)
     hold = checks.whole("hold", hold, 1)
     batched = kind.batches or bool(batch)
+    batch = checks.whole("batch", 1 if batch is None else batch, 1) if batched else None
+    taps = kind.taps if taps is None else as_taps(taps)
+    uncorrelated = checks.whole("uncorrelated", uncorrelated, 0, steps)
     return Run(
         problem=problem,
         settings=tuple(sorted(settings_of(made).items())),
         method=method,
         lr=checks.number("lr", lr, 0, above=True),
         sigma=check_sigma(sigma) if kind.has_sigma else 0.0,
-        taps=kind.taps if taps is None else as_taps(taps),
+        taps=taps,
         law=str(as_law(law)) if kind.draws else "",
-        batch=checks.whole("batch", 1 if batch is None else batch, 1) if batched else None,
+        batch=batch,
         seed=checks.whole("seed", seed, 0),
         steps=steps,
         measure=_check_measure(steps, measure),
@@ -285,4 +313,6 @@ def make_run(
         hold=hold if kind.taps else 1,
         antithetic=bool(antithetic) and bool(kind.taps),
         average=_check_average(average, steps, leave),
+        uncorrelated=uncorrelated if len(taps) > 1 else 0,
+        order=_check_order(made, order, batch),
     )

@@ -17,6 +17,7 @@ from antipgd.noise.stream import key_indices
 from antipgd.paper.pipeline import Tick
 from antipgd.paper.simulation import directions
 from antipgd.paper.simulation.blocks import LANES, Block
+from antipgd.paper.simulation.orders import REPLACEMENT
 from antipgd.paper.simulation.problems.problem import Array
 
 RELAX_STEPS = 100_000
@@ -158,6 +159,8 @@ class NumpyStepper:
         examples, batch = block.problem.examples, block.shared.batch
         _, batch_key, label_key = block.keys
         rows = None if batch is None else key_indices(batch_key, step, batch, examples)
+        if batch is not None and block.shared.order != REPLACEMENT:
+            (rows,) = block.rows(step - 1, step)
         shift = None
         if block.labelled.any():
             drawn = lane_draws(block, label_key, step, batch or examples)
@@ -172,9 +175,12 @@ class NumpyStepper:
             return GRADIENTS[block.gradient](at, self._W, sigma)
 
     def _injection(self, newest: int, sigmas: Array) -> Array:
-        """Σ_j taps[j] σ_{newest−j} ξ_{newest−j}, from the newest draw to the oldest."""
+        """Σ_j taps[j] σ_{newest−j} ξ_{newest−j}, from the newest draw to the oldest, but for those
+        that stay."""
         total = np.zeros_like(self._W)
         for lag, (taps, sigma) in enumerate(zip(self.block.taps, sigmas, strict=True)):
+            if lag and newest - lag <= self.block.shared.kept:
+                break
             total += (taps * sigma)[:, None] * weight_draws(self.block, newest - lag)
         return total
 
