@@ -1,5 +1,7 @@
 """Batches for a DataLoader: once an epoch, the simulator's orders, exact resume, ranks."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 import torch
@@ -43,7 +45,7 @@ def test_orders_stay_what_they_are():
 def test_every_example_once_in_an_epoch(order, drop_last):
     first, second, third = epochs(3, 11, 4, order=order, seed=1, drop_last=drop_last)
     for batches in (first, second, third):
-        seen = sum(batches, [])
+        seen = [*chain(*batches)]
         assert len(set(seen)) == len(seen) == (8 if drop_last else 11)
         assert len(batches) == len(AnticorrelatedBatches(11, 4, drop_last=drop_last))
     assert ([batch[::-1] for batch in second[::-1]] == first) == (order == "mirrored")
@@ -61,7 +63,7 @@ def test_ranks_share_the_batches_of_one(order, ranks):
         for k, batch in enumerate(whole[e]):
             shares = [part[e][k] for part in parts]
             assert {len(share) for share in shares} == {len(batch) // ranks}
-            assert sum(shares, []) == batch
+            assert [*chain(*shares)] == batch
 
 
 def test_rank_and_number_are_those_of_the_process_group(tmp_path):
@@ -79,7 +81,7 @@ def test_rank_and_number_are_those_of_the_process_group(tmp_path):
 def test_resumed_in_mid_epoch_with_whatever_was_fetched_before(workers, stop):
     """Ten batches an epoch, of which two workers have fetched up to eight ahead."""
     settings = {"order": "mirrored", "seed": 2}
-    wanted = sum(epochs(3, 40, 4, **settings), [])
+    wanted = [*chain(*epochs(3, 40, 4, **settings))]
     batches = AnticorrelatedBatches(40, 4, **settings)
     loader, seen, state = loader_of(batches, workers, **PREFETCH[workers]), [], None
     while state is None:

@@ -82,7 +82,8 @@ def _show(
 
 @jit
 def _advance(
-    code, matrix, vector, batch, rows, order, following, total, paired, law, keys, mask, taps, labelled, first, last, sigmas,
+    code, matrix, vector, batch, rows, order, following, total, paired, law, keys, mask, taps,
+    labelled, first, last, sigmas,
     watching, low, high, weights, alive, eta, frozen, diverged_at, left_at,
     hold, pairs, kept, kind, beta, nesterov, memory, powers, averaged_from, sums,
 ):  # fmt: skip
