@@ -29,6 +29,7 @@ from antipgd.paper.simulation.after_noise import relative
 from antipgd.paper.simulation.orders import ORDERS, visited_rows
 from antipgd.paper.simulation.problems import Setting
 from antipgd.paper.simulation.spec import Run, make_run
+from antipgd.theory.batches import mirrored_correlation, shuffled_correlation
 
 SHOWS = (
     "Test loss and trace at the end over those of shuffling, for four orders of the mini-batches: "
@@ -87,10 +88,11 @@ def _final(results: Results, key: str, order: str, measure: str) -> Values:
 
 
 def predicted(order: str, length: int, lag: int) -> float | None:
-    """The correlation of batches a lag apart, on average over an epoch of that many batches."""
+    """The correlation of batches a lag apart, on average over an epoch of that many batches; of
+    mirrored passes that of neighbours."""
     if order == SHUFFLED:
-        return -(length - lag) / (length * (length - 1))
-    return -1 / (2 * length) if lag == 1 else None
+        return shuffled_correlation(length, lag)
+    return mirrored_correlation(length, lag) if lag == 1 else None
 
 
 def autocorrelation(order: str, seed: int, lag: int) -> float:
