@@ -44,7 +44,7 @@ def _unfolded(within):
 def shuffled_correlation():
     """Σ_i x_i = 0 gives E x_i x_j = −E x²/(M−1); M − h of M places meet their partner.
 
-    Kühn and Rosenow's autocorrelation of epoch-based SGD; here for all orders of up to six batches.
+    The autocorrelation of epoch-based SGD, for all orders of up to six batches.
     """
     rho = sp.Symbol("rho")
     (pair,) = sp.solve(sp.Eq(M + M * (M - 1) * rho, 0), rho)  # E (Σ x)² = 0

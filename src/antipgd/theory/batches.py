@@ -3,9 +3,9 @@
 The deviations of an epoch's M batches from the full gradient sum to zero. With gradients that do
 not change on the way, two batches of an epoch have the correlation −1/(M−1), and batches of
 different epochs none. Means are over the places of an epoch. Kühn and Rosenow (arXiv 2306.05300)
-derive the same autocorrelation of epoch-based SGD, under the same assumption, and what it does to
-the variance of weights under momentum: none where the curvature is large, less of it the flatter a
-direction is. Knows no loss.
+were first with the autocorrelation of epoch-based SGD and what it does to the variance of weights
+under momentum: none where the curvature is large, less of it the flatter a direction is. What is
+here was derived anew; their printed formulas were not at hand. Knows no loss.
 """
 
 from antipgd.theory.linear import require
