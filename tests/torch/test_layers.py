@@ -380,7 +380,7 @@ def test_layers_need_names():
 def test_filters_are_not_compiled():
     model, _, _ = make("forward", torch.float32, relative="filter")
     with pytest.raises(RuntimeError, match=r"relative='filter' does not work under torch\.compile"):
-        torch.compile(model, backend="eager")(batch(torch.float32)[0])
+        torch.compile(model, backend="aot_eager", fullgraph=True)(batch(torch.float32)[0])
 
 
 @pytest.mark.usefixtures("_compiled_anew")
@@ -388,7 +388,7 @@ def test_layers_in_turn_are_compiled():
     path = []
     for compiled in (False, True):
         model, optimizer, noise = make("forward", torch.float32, layers="one")
-        call = torch.compile(model, backend="eager", fullgraph=True) if compiled else model
+        call = torch.compile(model, backend="aot_eager", fullgraph=True) if compiled else model
         x, y = batch(torch.float32)
         for _ in range(5):
             optimizer.zero_grad()
