@@ -41,6 +41,7 @@ BAD = {
     "hold": [0, 1.5, "2", True],
     "draws": ["batch", 1, None],
     "antithetic": [0, "no", None],
+    "layers": ["two", 1, None],
     "scheduled": [0, "no", None],
     "clocks": [
         [["sgd"]],
@@ -66,6 +67,7 @@ BAD = {
         3,
         None,
     ],
+    "shares": [["0000"], ["0000803f", ""], ["000080bf", ""], ["0000807f", ""], [3, ""], 3, None],
     "samples": [["0000"], ["0000000g", ""], ["00000000"], [3, ""], "00000000", None],
 }
 
