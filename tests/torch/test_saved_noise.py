@@ -460,8 +460,8 @@ def test_what_is_saved_can_be_loaded():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"relative": 1}, "relative must be True or False; got 1"),
-        ({"relative": np.True_}, "relative must be True or False"),
+        ({"relative": 1}, "relative must be True, False or 'filter'; got 1"),
+        ({"relative": np.True_}, "relative must be True, False or 'filter'"),
         ({"namespace": None}, "namespace must be text; got None"),
     ],
 )
