@@ -190,7 +190,7 @@ def words(claims: Sequence[Claim]) -> str:
 
     sizes = {key: f"{f.size} {f.sizes[0]} to {f.sizes[-1]}" for key, f in FAMILIES.items()}
     grew = "; ".join(
-        f"{FAMILIES[key].problem.replace('_', ' ')}, {sizes[key]}: {grown(key, 'all')} × with "
+        f"{FAMILIES[key].words.partition(',')[0]}, {sizes[key]}: {grown(key, 'all')} × with "
         f"noise on all layers, {grown(key, 'shared')} × with σ/√depth on all, "
         f"{grown(key, 'one')} × on one after the other, {grown(key, 'filter')} × in units of "
         f"filters"
