@@ -161,3 +161,17 @@ def test_a_full_disk_on_the_driver(tmp_path, monkeypatch):
         assert not list((tmp_path / "jobs").glob("*.lease"))
         outcome = complete_trainings(specs, store, engine=engine, show_progress=False)
     assert outcome.records.keys() == {spec.name for spec in specs}
+
+
+def test_a_disk_that_is_full_when_a_job_is_submitted(tmp_path, capsys, monkeypatch):
+    """Submitit's own file cannot be written, and its error names none."""
+    from submitit.core.utils import DelayedSubmission
+
+    def full(*given):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(DelayedSubmission, "dump", full)
+    assert main([*SWEEP.split(), "--on", "slurm=local", "--out", str(tmp_path)]) == 1
+    said = f"cannot submit a job from {tmp_path / 'jobs'}: No space left on device; make room"
+    assert said in capsys.readouterr().err
+    assert not list((tmp_path / "jobs").glob("*.lease"))

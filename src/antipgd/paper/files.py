@@ -45,9 +45,14 @@ def write(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        hint = "; make room and run the same command again, it goes on" if full else ""
-        raise FilesError(f"cannot write {path}: {error.strerror}{hint}") from error
+        raise FilesError(f"cannot write {path}: {why(error)}") from error
+
+
+def why(error: OSError) -> str:
+    """What the system says; where room is missing, what to do about it, too."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    hint = "; make room and run the same command again, it goes on" if full else ""
+    return f"{error.strerror or error}{hint}"
 
 
 def make_folder(path: Path) -> None:

@@ -57,7 +57,9 @@ def test_an_error_is_a_failure_with_its_traceback():
 def test_who_has_no_lease_any_more_stops_before_he_begins(tmp_path):
     old = Lease.grant(tmp_path, "spec")
     Lease.grant(tmp_path, "spec")
-    assert perform(parcel(lease=old)) == Lost("it was stopped")
+    lost = perform(parcel(lease=old))
+    assert isinstance(lost, Lost)
+    assert f"it was stopped, or does not see {tmp_path}, which all machines" in lost.reason
 
 
 QUIET = """

@@ -26,6 +26,7 @@ from antipgd.paper.engines.engine import (
 from antipgd.paper.engines.leases import Lease, Listener
 from antipgd.paper.engines.on import On
 from antipgd.paper.engines.parcels import Parcel, perform
+from antipgd.paper.files import FilesError, why
 from antipgd.paper.pipeline import cpu_count
 
 _JOBS = 64  # in SLURM's queue at a time
@@ -67,6 +68,9 @@ class Slurm:
         except (self._errors.FailedJobError, self._errors.FailedSubmissionError) as error:
             lease.end()
             raise NoRoomError(f"SLURM does not take the job: {_last_line(str(error))}") from error
+        except OSError as error:  # submitit writes files of its own
+            lease.end()
+            raise FilesError(f"cannot submit a job from {self._folder}: {why(error)}") from error
         return _Future(spec, job, lease, self._grace, self._errors.FailedJobError)
 
     def wait(self, futures: Sequence[Future]) -> None:
@@ -137,8 +141,8 @@ class _Future:
             if time.monotonic() - self._ended < self._grace:
                 return None
             return Lost(
-                f"job {self.job.job_id} ended without a result (state {self.job.state}; killed, or "
-                f"short of memory?); its log: {self.job.paths.stderr}"
+                f"job {self.job.job_id} ended without a result (state {self.job.state}; killed, "
+                f"short of memory, or the disk full?); its log: {self.job.paths.stderr}"
             )
         try:
             heard = answer(self.job.result())

@@ -119,8 +119,11 @@ def perform(parcel: Parcel) -> Done | Lost | Refused:
     if parcel.folder and parcel.folder not in sys.path and Path(parcel.folder).is_dir():
         sys.path.insert(0, parcel.folder)
     worker = Worker(parcel.lease)
-    if worker.stopped:
-        return Lost("it was stopped")
+    if parcel.lease is not None and worker.stopped:
+        return Lost(
+            f"{socket.gethostname()} was not to begin: it was stopped, or does not see "
+            f"{parcel.lease.folder}, which all machines must share"
+        )
     spec, work = pickle.loads(parcel.content)
     try:
         with _watched(parcel, worker), _heeding_the_scheduler():
