@@ -50,11 +50,9 @@ class Block:
 
     @cached_property
     def has_kernel(self) -> bool:
-        """Whether compiled code does the steps: only where it is the problem's very own, and
-        gradients are taken at the weights."""
+        """Whether compiled code does the steps: only where it is the problem's very own."""
         own = type(self.problem)
-        there = own in PROBLEMS.values() and own.compiled is not Problem.compiled
-        return there and self.gradient == "plain"
+        return own in PROBLEMS.values() and own.compiled is not Problem.compiled
 
     @property
     def gradient(self) -> str:

@@ -1,11 +1,11 @@
 """Steps of a block in plain NumPy: the slow, obvious version, for any problem.
 
 w_{n+1} = w_n − η g_n + ε_n with ε_n = Σ_j taps[j] σ_{d−j} ξ_{d−j} in every lane; g_n is the full
-gradient, that of a mini-batch, or that for shifted labels, or what momentum or Adam makes of it.
-The draw d comes with step n+1, or none while one is held. `compiled` does the same.
+gradient, that of a mini-batch, or that for shifted labels, taken at one of `points`, or what
+momentum or Adam makes of it. The draw d comes with step n+1, or none while one is held. `compiled` does the same.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from antipgd.noise import kernels
 from antipgd.noise.inplace import law_arguments
 from antipgd.noise.stream import key_indices
 from antipgd.paper.pipeline import Tick
-from antipgd.paper.simulation import directions
+from antipgd.paper.simulation import directions, points
 from antipgd.paper.simulation.blocks import LANES, Block
 from antipgd.paper.simulation.orders import REPLACEMENT
 from antipgd.paper.simulation.problems.problem import Array
@@ -57,10 +57,8 @@ class Stepper(Protocol):
         """
 
 
-# Where a method's gradient is taken, given the gradient as a function and each lane's σ.
-GRADIENTS: dict[str, Callable[[Callable[[Array], Array], Array, Array], Array]] = {
-    "plain": lambda at, W, sigma: at(W),
-}
+# Where a method's gradient is taken, given the gradient as a function, each lane's σ and the draw.
+GRADIENTS = {"plain": points.plain, "two_point": points.two_point, "sam": points.sam}
 
 
 def weight_draws(block: Block, draw: int) -> Array:
@@ -172,7 +170,8 @@ class NumpyStepper:
             return block.problem.gradient(W, block.data, rows, shift)
 
         with np.errstate(over="ignore", invalid="ignore"):
-            return GRADIENTS[block.gradient](at, self._W, sigma)
+            draw = partial(weight_draws, block, step)
+            return GRADIENTS[block.gradient](at, self._W, sigma, draw)
 
     def _injection(self, newest: int, sigmas: Array) -> Array:
         """Σ_j taps[j] σ_{newest−j} ξ_{newest−j}, from the newest draw to the oldest, but for those
