@@ -54,8 +54,14 @@ def as_markdown(rows: Sequence[Decided], runs: int, said: Sequence[str] = ()) ->
 
 def _line(one: Decided) -> str:
     held = f"{one.held} of {len(one.parts)}" if one.parts else ""
-    cells = (one.row.title, one.verdict, held, _open_parts(one.parts, one.row.control))
+    cells = (_title(one), one.verdict, held, _open_parts(one.parts, one.row.control))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _title(one: Decided) -> str:
+    """Of a row that judges another paper with the sentence and whose it is."""
+    row = one.row
+    return f"{row.title}. *{row.source}:* “{row.quote}”" if row.source else row.title
 
 
 def _open_parts(parts: Sequence[Claim], control: str) -> str:

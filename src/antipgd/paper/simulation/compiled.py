@@ -14,8 +14,8 @@ from antipgd.noise.inplace import law_arguments
 from antipgd.paper.pipeline import Tick
 from antipgd.paper.simulation import directions, lanes, points
 from antipgd.paper.simulation.blocks import LANES, Block
-from antipgd.paper.simulation.problems import codes, layers, products
 from antipgd.paper.simulation.points import SAM, TWO_POINT
+from antipgd.paper.simulation.problems import codes, layers, products
 from antipgd.paper.simulation.problems import kernels as problems
 from antipgd.paper.simulation.problems.problem import Array
 from antipgd.paper.simulation.stepping import RELAX_STEPS, RELAX_TOLERANCE
@@ -110,14 +110,16 @@ def _advance(
             lanes.draw_into(keys[0], n + 1, law, mask, words, signs, xi, away)
             lanes.scale(sigmas[row], away)
             lanes.add(w, 1.0, away, point)
-            _gradient(code, batch, matrix, vector, chosen, labels, shift, point, work, r, watched, g)
+            _gradient(code, batch, matrix, vector, chosen, labels, shift, point, work, r, watched,
+                      g)  # fmt: skip
             lanes.add(w, -1.0, away, point)
             _gradient(code, batch, matrix, vector, chosen, labels, shift, point, work, r, watched,
                       away)  # fmt: skip
             lanes.mean(g, away)
         elif taken == SAM:
             lanes.climb(sigmas[row], g, norms, w, point)
-            _gradient(code, batch, matrix, vector, chosen, labels, shift, point, work, r, watched, g)
+            _gradient(code, batch, matrix, vector, chosen, labels, shift, point, work, r, watched,
+                      g)  # fmt: skip
         if kind > 0:
             lanes.direct(kind, beta, nesterov, memory, powers, g)
         if brought:
@@ -227,8 +229,9 @@ class CompiledStepper:
         block, run, first, depth = self.block, self.block.shared, self.step, len(self._taps)
         low, high = run.leave or (0.0, 0.0)
         _advance(
-            *self._data, points.TAKEN[block.gradient], run.batch or 0, block.rows(first, last), law_arguments(block.law),
-            np.array(block.keys, np.uint64), block.mask, self._taps, block.labelled, first, last,
+            *self._data, points.TAKEN[block.gradient], run.batch or 0, block.rows(first, last),
+            law_arguments(block.law), np.array(block.keys, np.uint64), block.mask, self._taps,
+            block.labelled, first, last,
             block.sigmas(run.draws_by(first) + 2 - max(depth, 1), run.draws_by(last) + 1),
             run.leave is not None, low, high,
             self._w, self._alive, self._eta, self._frozen, self.diverged_at, self.left_at,

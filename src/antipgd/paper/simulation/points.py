@@ -1,4 +1,4 @@
-"""At which points the gradient of a step is taken, in plain NumPy: w, both sides of it, or above it.
+"""At which points the gradient of a step is taken: at w, on both sides of it, or above it.
 
 Two-point noise (arXiv 2306.08553) takes the mean of the gradients at w ± σξ and adds nothing to the
 weights; SAM (Foret et al., 2021) takes that at w + ρ g/‖g‖, g being the gradient at w of the same

@@ -54,10 +54,10 @@ class Run:
     """One run. Make it with `make_run`, which fills in defaults and refuses what has no meaning.
 
     `sigma` is the standard deviation of the noise on the weights, for method `label` on the
-    labels, and the radius of SAM's ascent. `taps` is empty without noise on the weights. `batch` is None for full gradients.
-    `start` and `stop` are the noise's: it acts at steps start < n ≤ stop. `leave` ends the run
-    when the problem's watched quantity leaves that open interval. `noisy` names the part of the
-    weights that gets noise.
+    labels, and the radius of SAM's ascent. `taps` is empty without noise on the weights. `batch` is
+    None for full gradients. `start` and `stop` are the noise's: it acts at steps start < n ≤ stop.
+    `leave` ends the run when the problem's watched quantity leaves that open interval. `noisy`
+    names the part of the weights that gets noise.
 
     `momentum`, with `nesterov` or without, is that of torch's SGD; `optimizer` "adam" is torch's
     Adam. A draw on the weights stays for `hold` steps; `antithetic` ones come in pairs +ξ, −ξ. With

@@ -2,7 +2,8 @@
 
 w_{n+1} = w_n − η g_n + ε_n with ε_n = Σ_j taps[j] σ_{d−j} ξ_{d−j} in every lane; g_n is the full
 gradient, that of a mini-batch, or that for shifted labels, taken at one of `points`, or what
-momentum or Adam makes of it. The draw d comes with step n+1, or none while one is held. `compiled` does the same.
+momentum or Adam makes of it. The draw d comes with step n+1, or none while one is held. `compiled`
+does the same.
 """
 
 from functools import partial
