@@ -28,7 +28,7 @@ SHOWS = (
     "short noise, two points over one point at equal σ and at equal regulariser: geometric means "
     "over {seeds} seeds with two standard errors."
 )
-SEEDS = 48
+SEEDS = 24
 FRESH = 7000  # settings and factors were chosen on the seeds below
 KEYS, MOMENTA = ("regression", "sensing"), (0.0, 0.9)
 ONE, TWO = "anti", "two_point"

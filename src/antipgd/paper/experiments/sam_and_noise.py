@@ -32,7 +32,7 @@ SHOWS = (
     "right, test loss under noise of σ on the weights, trained with more noise or by SAM, over "
     "that of training with σ: geometric means over {seeds} seeds with two standard errors."
 )
-SEEDS = 24
+SEEDS = 16
 FRESH = 9000  # settings were chosen on the seeds below
 KEYS = ("regression", "sensing")
 NOISY = {"regression": 8_000, "sensing": 12_000}  # steps after the descent
@@ -170,11 +170,12 @@ def words(claims: Sequence[Claim]) -> str:
     return (
         "What does SAM flatten? With all examples it ends with a lower largest eigenvalue than GD "
         f"({told('falls_')}) and than with one example at a time ({told('largest_')}), with one "
-        f"at a time with a lower trace ({told('trace_')}). Should training have more noise than test? "
-        f"Half as much again is better in {told('more_')} (regression with σ = {SIGMAS[0]:g} and "
-        f"{SIGMAS[1]:g} at test, then matrix sensing). SAM is better than any noise in training "
-        f"where the noise at test is small in {told('small_')}; noise in training is better than "
-        f"SAM where it is large in {told('large_')}."
+        f"at a time with a lower trace ({told('trace_')}). Should training have more noise than "
+        f"test? Half as much again is better in {told('more_')} (regression with σ = "
+        f"{SIGMAS[0]:g} and {SIGMAS[1]:g} at test, then matrix sensing). SAM is "
+        "better than any noise in training where the noise at test is small in "
+        f"{told('small_')}; noise in training is better than SAM where it is large "
+        f"in {told('large_')}."
     )
 
 

@@ -37,7 +37,7 @@ SHOWS = (
     "slope 1 and 2; middle, an epoch of shuffling over the formulas; right, steps to leave a "
     "saddle, shuffled against drawn with replacement. {seeds} seeds."
 )
-SEEDS = 48
+SEEDS = 32
 FRESH = 8000  # settings were chosen on the seeds below
 RATES, GRADIENT_NOISE, VALLEY_STEPS, AVERAGED = (0.0125, 0.05, 0.2), 0.005, 40_000, 30_000
 VALLEY = "widening_valley"
