@@ -186,7 +186,7 @@ def _flatness_panel(results: Results) -> figures.Panel:
     series = [
         relative(at + by, [*map(measure, single)], [*map(measure, whole)], label, colour)
         for by, measure, label, colour in (
-            (-0.1, _largest, "largest eigenvalue", "#8a6d3b"),
+            (-0.1, _largest, "largest eigenvalue", "#7a4fa3"),
             (0.1, _trace, "trace", "#1f6fb4"),
         )
     ]
