@@ -32,7 +32,8 @@ def test_a_table_says_whose_sentence_is_judged():
 
     part = above("e.a", "", "", "", [1.0, 1.1, 1.2], 0.0)
     table = as_markdown([Decided(row, part.verdict, [part])], 1)
-    assert "| so. *X, arXiv 1:* “It is so.” | holds | 1 of 1 |  |" in table
+    assert "| so | holds | 1 of 1 |  |" in table
+    assert "- *so*, holds; X, arXiv 1: “It is so.”" in table
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -21,7 +21,7 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import FAILS, HOLDS, LEVEL, Claim, above, compare_ratio, near, smaller
-from antipgd.paper.results import Results, Values
+from antipgd.paper.results import Results, Values, log_ratio
 from antipgd.paper.simulation.after_noise import PLACES, relative
 from antipgd.paper.simulation.spec import Run, make_run
 
@@ -112,7 +112,8 @@ def spreads(run: Run, z: Values) -> tuple[float, float]:
 
 def _variance(results: Results, key: str, beta: float) -> Claim:
     found = [spreads(record.run, np.array(record.weights["w"]))
-             for record in results.select(**_wanted(key, beta, "gd"))]  # fmt: skip
+             for record in results.select(**_wanted(key, beta, "gd"))
+             if "w" in record.weights]  # fmt: skip
     one, two = np.array(found).T
     return smaller(f"one_or_two_points.variance_{key}_{beta:g}",
                    f"(ours) {_words(key, beta)}: at GD's minimum the mean square of the two-point "
@@ -126,9 +127,9 @@ def _words(key: str, beta: float) -> str:
 
 def _benefit(results: Results, key: str, beta: float) -> Values:
     """ln(GD/one)/ln(GD/two) of the test losses."""
-    none, one, two = (np.log(_final(results, key, beta, arm, "test_loss"))
-                      for arm in ("gd", "one", "two"))  # fmt: skip
-    return (none - one) / (none - two)
+    none, one, two = (_final(results, key, beta, arm, "test_loss") for arm in ("gd", "one", "two"))
+    with np.errstate(divide="ignore", invalid="ignore"):  # of those that diverged
+        return log_ratio(none, one) / log_ratio(none, two)
 
 
 def _compared(results: Results, key: str, beta: float) -> list[Claim]:
@@ -152,8 +153,9 @@ def _compared(results: Results, key: str, beta: float) -> list[Claim]:
         near(f"one_or_two_points.sigma_{key}_{beta:g}", f"(ours) {_words(key, beta)}: at equal σ "
              f"one point flattens as two do, to {LEVEL_TRACE:.0%}", NOISY,
              "trace at the end of short noise, one point over two",
-             _final(results, key, beta, "short_one", "trace")
-             / _final(results, key, beta, "short_two", "trace"), 1.0, LEVEL_TRACE),
+             np.exp(log_ratio(_final(results, key, beta, "short_one", "trace"),
+                              _final(results, key, beta, "short_two", "trace"))),
+             1.0, LEVEL_TRACE),
         beside("regulariser", "at equal regulariser two points end with a lower trace than one",
                NOISY, "trace", "short_equal", "short_one", LEVEL_TRACE),
     ]  # fmt: skip

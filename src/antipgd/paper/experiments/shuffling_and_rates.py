@@ -26,7 +26,7 @@ import numpy as np
 
 from antipgd.paper import figures
 from antipgd.paper.claims import HOLDS, LEVEL, Claim, above, compare_ratio, near, smaller
-from antipgd.paper.results import Results, Values
+from antipgd.paper.results import Results, Values, log_ratio
 from antipgd.paper.settings import REGRESSION
 from antipgd.paper.simulation.problems import make_problem
 from antipgd.paper.simulation.problems.problem import Array
@@ -95,13 +95,13 @@ def _rates(results: Results) -> list[Claim]:
     found = []
     for method, power in POWERS.items():
         for low, high in pairwise(RATES):
-            ratio = _floor(results, method, high) / _floor(results, method, low)
+            rise = log_ratio(_floor(results, method, high), _floor(results, method, low))
             found.append(
                 near(f"shuffling_and_rates.floor_{method}_{high:g}",
                      f"(ours) the floor of {figures.NAMES[method]} goes as {AS_WORD[power]} at "
                      "equal noise on the gradients", KOLOSKOVA,
                      f"power of η, mean loss of {AVERAGED:,} steps, η = {low:g} and {high:g}",
-                     np.log(ratio) / np.log(high / low), power, POWER_TOLERANCE)
+                     rise / np.log(high / low), power, POWER_TOLERANCE)
             )  # fmt: skip
     return found
 
@@ -272,8 +272,10 @@ def words(claims: Sequence[Claim]) -> str:
 def _floor_panel(results: Results) -> figures.Panel:
     series, at = [], np.array(RATES)
     for method, power in POWERS.items():
-        table = np.array([_floor(results, method, lr) for lr in RATES])
-        mean, error = table.mean(axis=1), 2 * table.std(axis=1) / table.shape[1] ** 0.5
+        floors = [_floor(results, method, lr) for lr in RATES]
+        kept = [one[np.isfinite(one)] for one in floors]
+        mean = np.array([one.mean() for one in kept])
+        error = np.array([2 * one.std() / len(one) ** 0.5 for one in kept])
         colour = figures.COLOURS[method]
         series += [
             figures.Series(at, mean, figures.NAMES[method], colour, "", "o", mean - error,
