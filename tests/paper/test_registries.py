@@ -63,7 +63,7 @@ def test_what_a_training_may_say_can_be_done():
 
 def test_every_method_can_be_run_where_it_says():
     assert SIMULATED.keys() | TRAINABLE.keys() == METHODS.keys()
-    assert METHODS.keys() - SIMULATED.keys() == {"sam", "two_point", "trace_penalty"}
+    assert METHODS.keys() - SIMULATED.keys() == {"trace_penalty"}
     assert METHODS.keys() - TRAINED.keys() == {"noise", "two_point", "trace_penalty"}
     assert COLOURS.keys() == NAMES.keys() == METHODS.keys()
     assert len(set(COLOURS.values())) == len(METHODS)
@@ -73,7 +73,7 @@ def test_every_method_can_be_run_where_it_says():
     for name, method in SIMULATED.items():
         run = make_run("quadratic_regression", {}, name, lr=0.1, sigma=0.1, steps=1, seed=0)
         assert (run.taps, run.batch, run.sigma > 0) == (
-            method.taps, 1 if method.batches else None, method.draws,
+            method.taps, 1 if method.batches else None, method.has_sigma,
         )  # fmt: skip
         assert run.has_clean_weights == (not method.taps or telescopes(method.taps))
     for name, method in TRAINABLE.items():

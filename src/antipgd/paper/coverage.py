@@ -35,7 +35,7 @@ class PaperClaim:
 
     `kind` is one of `KINDS`; `quote` are the paper's own words, which a row of kind "paper" must
     have; `title` says it in a line. `control`: how its parts are judged together, a name of
-    `CONTROLS`.
+    `CONTROLS`. `source` is another paper that the quote is from, with its authors.
     """
 
     id: str
@@ -46,6 +46,7 @@ class PaperClaim:
     title: str = ""
     quote: str = ""
     control: str = "Holm"
+    source: str = ""
 
     def decides(self, claim: Claim) -> bool:
         """Whether a claim is a part of this row."""
@@ -91,8 +92,9 @@ def _table() -> dict[str, list[dict]]:
 def paper_claims() -> list[PaperClaim]:
     """The rows of the verdict table, in the page's order."""
     return [
-        PaperClaim(row["id"], row["reference"], row["says"], tuple(row["parts"]), row["kind"],
-                   row["title"], row.get("quote", ""), row.get("control", "Holm"))
+        PaperClaim(row["id"], row.get("reference") or row["source"], row["says"],
+                   tuple(row["parts"]), row["kind"], row["title"], row.get("quote", ""),
+                   row.get("control", "Holm"), row.get("source", ""))
         for row in _table()["claim"]
     ]  # fmt: skip
 

@@ -30,8 +30,8 @@ class Method:
 
     @property
     def draws(self) -> bool:
-        """Whether it has noise, on the weights or on the labels."""
-        return bool(self.taps) or self.labels
+        """Whether it has noise: on the weights, on the labels, or where its gradients are taken."""
+        return bool(self.taps) or self.labels or self.gradient in ("two_point", "trace_penalty")
 
     @property
     def has_sigma(self) -> bool:
@@ -47,9 +47,8 @@ METHODS = {
     "antisgd": Method("Anti-SGD", "#17968a", ANTI, batches=True),
     "label": Method("label noise", "#7a4fa3", labels=True),
     "noise": Method("noise", "#b0568f", ANTI, compared=False),  # of any taps
-    "sam": Method("SAM", "#8a6d3b", gradient="sam", simulated=False),
-    "two_point": Method("two-point", "#3d7a3f", gradient="two_point", simulated=False,
-                        compared=False),
+    "sam": Method("SAM", "#8a6d3b", gradient="sam"),
+    "two_point": Method("two-point", "#3d7a3f", gradient="two_point", compared=False),
     "trace_penalty": Method("trace penalty", "#9a7fc6", gradient="trace_penalty", simulated=False,
                             compared=False),
 }  # fmt: skip

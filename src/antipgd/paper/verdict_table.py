@@ -47,6 +47,7 @@ def as_markdown(rows: Sequence[Decided], runs: int, said: Sequence[str] = ()) ->
             "|---|---|---|---|",
             *map(_line, chosen),
         ]
+    lines += _sentences(rows)
     for sentence in said:
         lines += ["", sentence]
     return "\n".join(lines) + "\n"
@@ -56,6 +57,14 @@ def _line(one: Decided) -> str:
     held = f"{one.held} of {len(one.parts)}" if one.parts else ""
     cells = (one.row.title, one.verdict, held, _open_parts(one.parts, one.row.control))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _sentences(rows: Sequence[Decided]) -> list[str]:
+    """Of rows that judge another paper: the sentence, and whose it is."""
+    quoted = [one for one in rows if one.row.source and one.parts]
+    found = [f"- *{one.row.title}*, {one.verdict}; {one.row.source}: “{one.row.quote}”"
+             for one in quoted]  # fmt: skip
+    return ["", "Sentences of other papers, with their rows:", "", *found] if found else []
 
 
 def _open_parts(parts: Sequence[Claim], control: str) -> str:

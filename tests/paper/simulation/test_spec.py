@@ -75,7 +75,7 @@ def test_sigma_over_the_steps():
     [
         ("ant", {}, "unknown method 'ant'; did you mean 'anti'"),
         ("anti", {"taps": (1,)}, "taps are for method 'noise'"),
-        ("gd", {"batch": 3}, "batch is for sgd, antisgd and noise; got batch=3 for 'gd'"),
+        ("gd", {"batch": 3}, "batch is for sgd, antisgd, noise, sam, two_point; got batch=3"),
         ("sgd", {"batch": 0}, "batch must be a whole number >= 1; got 0"),
         ("anti", {"lr": 0}, "lr must be a finite number > 0; got 0"),
         ("anti", {"lr": float("nan")}, "lr must be a finite number > 0; got nan"),

@@ -48,7 +48,8 @@ CHAPTERS = {
     ),
     "The questions of the paper's conclusion": (
         "plateau", "how_anticorrelated", "which_law", "when_to_begin", "after_others",
-        "saddle", "batches", "layerwise",
+        "saddle", "batches", "layerwise", "one_or_two_points", "sam_and_noise",
+        "shuffling_and_rates",
     ),
 }  # fmt: skip
 EXPERIMENTS = tuple(name for names in CHAPTERS.values() for name in names)

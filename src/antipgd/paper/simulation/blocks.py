@@ -51,11 +51,11 @@ class Block:
 
     @cached_property
     def has_kernel(self) -> bool:
-        """Whether compiled code does the steps: only where it is the problem's very own, gradients
-        are taken at the weights, and no layers take turns."""
+        """Whether compiled code does the steps: only where it is the problem's very own, and no
+        layers take turns."""
         own = type(self.problem)
         there = own in PROBLEMS.values() and own.compiled is not Problem.compiled
-        return there and self.gradient == "plain" and self.shared.layers == "all"
+        return there and self.shared.layers == "all"
 
     @property
     def gradient(self) -> str:

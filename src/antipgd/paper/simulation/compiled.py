@@ -12,15 +12,18 @@ from antipgd.noise import kernels as noise
 from antipgd.noise import stream, transforms
 from antipgd.noise.inplace import law_arguments
 from antipgd.paper.pipeline import Tick
-from antipgd.paper.simulation import directions, lanes
+from antipgd.paper.simulation import directions, lanes, points
 from antipgd.paper.simulation.balancing import PairBalance
 from antipgd.paper.simulation.blocks import LANES, Block
+from antipgd.paper.simulation.points import SAM, TWO_POINT
 from antipgd.paper.simulation.problems import codes, layers, products
 from antipgd.paper.simulation.problems import kernels as problems
 from antipgd.paper.simulation.problems.problem import Array
 from antipgd.paper.simulation.stepping import RELAX_STEPS, RELAX_TOLERANCE, balance_of
 
-jit = jit_with(noise, stream, transforms, problems, products, layers, codes, lanes, directions)
+jit = jit_with(
+    noise, stream, transforms, problems, products, layers, codes, lanes, directions, points
+)
 
 assert problems.LANES == LANES
 _LOOK = 4096  # steps of a relaxation between two ticks
@@ -46,6 +49,15 @@ def _renew(lag, row, stays, taps, sigmas, current):
         changed = changed or value != current[lag, lane]
         current[lag, lane] = value
     return changed
+
+
+@jit
+def _gradient(code, batch, matrix, vector, chosen, labels, shift, w, work, r, watched, g):
+    """Of all examples, or of those chosen."""
+    if batch > 0:
+        problems.gradient(code, chosen, labels, shift, w, work, r, watched, g)
+    else:
+        problems.gradient(code, matrix, vector, shift, w, work, r, watched, g)
 
 
 @jit
@@ -82,8 +94,8 @@ def _show(
 
 @jit
 def _advance(
-    code, matrix, vector, batch, rows, order, following, total, paired, law, keys, mask, taps,
-    labelled, first, last, sigmas,
+    code, matrix, vector, taken, batch, rows, order, following, total, paired, law, keys, mask,
+    taps, labelled, first, last, sigmas,
     watching, low, high, weights, alive, eta, frozen, diverged_at, left_at,
     hold, pairs, kept, kind, beta, nesterov, memory, powers, averaged_from, sums,
 ):  # fmt: skip
@@ -100,6 +112,7 @@ def _advance(
     label_draws, everywhere, negative = np.empty(used * LANES), np.ones(used), -mask
     work = np.empty(problems.work_size(code, matrix, size))
     g, eps = np.zeros(size), np.zeros(size)
+    away, point = np.zeros(size if taken else 0), np.zeros(size if taken else 0)
     w, new = weights.copy(), np.empty(size)
     watched, norms, moving_labels = np.zeros(LANES), np.zeros(LANES), lanes.any_of(labelled)
     draws = np.zeros((depth, size))  # ξ_k in row k mod depth, in all lanes
@@ -127,13 +140,26 @@ def _advance(
             else:
                 noise.draw_indices(keys[1], n + 1, vector.shape[0], words, indices)
             lanes.choose(indices, matrix, vector, chosen, labels)
-            problems.gradient(code, chosen, labels, shift, w, work, r, watched, g)
-        else:
-            problems.gradient(code, matrix, vector, shift, w, work, r, watched, g)
+        if taken != TWO_POINT or watching or n >= averaged_from:
+            _gradient(code, batch, matrix, vector, chosen, labels, shift, w, work, r, watched, g)
         if watching and n > 0:
             lanes.look(n, low, high, watched, w, alive, eta, taps, frozen, left_at)
         if n >= averaged_from:
             _add_up(code, vector.shape[0], r, w, watched, norms, sums)
+        if taken == TWO_POINT:
+            lanes.draw_into(keys[0], n + 1, law, mask, words, signs, xi, away)
+            lanes.scale(sigmas[row], away)
+            lanes.add(w, 1.0, away, point)
+            _gradient(code, batch, matrix, vector, chosen, labels, shift, point, work, r, watched,
+                      g)  # fmt: skip
+            lanes.add(w, -1.0, away, point)
+            _gradient(code, batch, matrix, vector, chosen, labels, shift, point, work, r, watched,
+                      away)  # fmt: skip
+            lanes.mean(g, away)
+        elif taken == SAM:
+            lanes.climb(sigmas[row], g, norms, w, point)
+            _gradient(code, batch, matrix, vector, chosen, labels, shift, point, work, r, watched,
+                      g)  # fmt: skip
         if kind > 0:
             lanes.direct(kind, beta, nesterov, memory, powers, g)
         if brought:
@@ -245,7 +271,8 @@ class CompiledStepper:
         block, run, first, depth = self.block, self.block.shared, self.step, len(self._taps)
         low, high = run.leave or (0.0, 0.0)
         _advance(
-            *self._data, run.batch or 0, block.rows(first, last), *self._balance,
+            *self._data, points.TAKEN[block.gradient], run.batch or 0, block.rows(first, last),
+            *self._balance,
             law_arguments(block.law), np.array(block.keys, np.uint64), block.mask, self._taps,
             block.labelled, first, last,
             block.sigmas(run.draws_by(first) + 2 - max(depth, 1), run.draws_by(last) + 1),

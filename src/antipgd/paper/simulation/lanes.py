@@ -8,11 +8,12 @@ import numpy as np
 from antipgd.compiling import jit_with
 from antipgd.noise import kernels as noise
 from antipgd.noise import stream, transforms
-from antipgd.paper.simulation import directions
+from antipgd.paper.simulation import directions, points
 from antipgd.paper.simulation.blocks import LANES
 from antipgd.paper.simulation.directions import ADAM, EPS, FIRST, MOMENTUM, SECOND
+from antipgd.paper.simulation.points import TINY
 
-jit = jit_with(noise, stream, transforms, directions)
+jit = jit_with(noise, stream, transforms, directions, points)
 
 _LARGEST = np.finfo(np.float64).max
 
@@ -166,6 +167,44 @@ def squared_norms(g, norms):
     for j in range(g.shape[0] // LANES):
         for lane in range(LANES):
             norms[lane] += g[LANES * j + lane] * g[LANES * j + lane]
+
+
+@jit
+def scale(factors, out):
+    """Times a factor for each lane."""
+    for j in range(out.shape[0] // LANES):
+        for lane in range(LANES):
+            out[LANES * j + lane] *= factors[lane]
+
+
+@jit
+def add(a, sign, b, out):
+    """out = a ± b."""
+    noise.not_inlined()
+    noise.widest_vectors()
+    for i in range(a.shape[0]):
+        out[i] = a[i] + sign * b[i]
+
+
+@jit
+def mean(a, b):
+    """a = (a + b)/2."""
+    noise.not_inlined()
+    noise.widest_vectors()
+    for i in range(a.shape[0]):
+        a[i] = (a[i] + b[i]) / 2
+
+
+@jit
+def climb(radius, g, norms, w, point):
+    """point = w + ρ g/‖g‖ by lane: see `points.sam`."""
+    squared_norms(g, norms)
+    for lane in range(LANES):
+        norms[lane] = radius[lane] / (np.sqrt(norms[lane]) + TINY)
+    for j in range(w.shape[0] // LANES):
+        for lane in range(LANES):
+            i = LANES * j + lane
+            point[i] = w[i] + norms[lane] * g[i]
 
 
 @jit

@@ -54,10 +54,10 @@ class Run:
     """One run. Make it with `make_run`, which fills in defaults and refuses what has no meaning.
 
     `sigma` is the standard deviation of the noise on the weights, for method `label` on the
-    labels. `taps` is empty without noise on the weights. `batch` is None for full gradients.
-    `start` and `stop` are the noise's: it acts at steps start < n ≤ stop. `leave` ends the run
-    when the problem's watched quantity leaves that open interval. `noisy` names the part of the
-    weights that gets noise.
+    labels, and the radius of SAM's ascent. `taps` is empty without noise on the weights. `batch` is
+    None for full gradients. `start` and `stop` are the noise's: it acts at steps start < n ≤ stop.
+    `leave` ends the run when the problem's watched quantity leaves that open interval. `noisy`
+    names the part of the weights that gets noise.
 
     `momentum`, with `nesterov` or without, is that of torch's SGD; `optimizer` "adam" is torch's
     Adam. A draw on the weights stays for `hold` steps; `antithetic` ones come in pairs +ξ, −ξ. With
@@ -184,6 +184,12 @@ def _check_leave(problem: Problem, name: str, leave: Any) -> tuple[float, float]
     return limits
 
 
+def _takes_batches(method: str) -> bool:
+    """Whether a method may have mini-batches; some must, and have batches of 1 unless told."""
+    kind = SIMULATED[method]
+    return kind.batches or method == "noise" or kind.gradient != "plain"
+
+
 def _check_fit(
     problem: Problem, name: str, method: str, taps: Taps | None, batch: int | None
 ) -> None:
@@ -191,9 +197,9 @@ def _check_fit(
     kind = SIMULATED[method]
     if taps is not None and method != "noise":
         raise ValueError(f"taps are for method 'noise'; got taps={taps!r} for {method!r}")
-    if batch is not None and not kind.batches and method != "noise":
-        takers = ", ".join(one for one, other in SIMULATED.items() if other.batches)
-        raise ValueError(f"batch is for {takers} and noise; got batch={batch} for {method!r}")
+    if batch is not None and not _takes_batches(method):
+        takers = ", ".join(filter(_takes_batches, SIMULATED))
+        raise ValueError(f"batch is for {takers}; got batch={batch} for {method!r}")
     if (kind.batches or kind.labels or batch is not None) and problem.examples == 0:
         raise ValueError(f"{name} has no examples, which method {method!r} needs")
 
@@ -321,9 +327,9 @@ def make_run(
         seed=checks.whole("seed", seed, 0),
         steps=steps,
         measure=_check_measure(steps, measure),
-        schedule=schedule if kind.draws else None,
-        start=checks.whole("start", start, 0) if kind.draws else 0,
-        stop=stop if kind.draws else None,
+        schedule=schedule if kind.has_sigma else None,
+        start=checks.whole("start", start, 0) if kind.has_sigma else 0,
+        stop=stop if kind.has_sigma else None,
         leave=_check_leave(made, problem, leave),
         relax=bool(relax),
         noisy=noisy if kind.taps else "all",

@@ -1,11 +1,12 @@
 """Steps of a block in plain NumPy: the slow, obvious version, for any problem.
 
 w_{n+1} = w_n − η g_n + ε_n with ε_n = Σ_j taps[j] σ_{d−j} ξ_{d−j} in every lane; g_n is the full
-gradient, that of a mini-batch, or that for shifted labels, or what momentum or Adam makes of it.
-The draw d comes with step n+1, or none while one is held. `compiled` does the same.
+gradient, that of a mini-batch, or that for shifted labels, taken at one of `points`, or what
+momentum or Adam makes of it. The draw d comes with step n+1, or none while one is held. `compiled`
+does the same.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from antipgd.noise import kernels
 from antipgd.noise.inplace import law_arguments
 from antipgd.noise.stream import key_indices
 from antipgd.paper.pipeline import Tick
-from antipgd.paper.simulation import directions
+from antipgd.paper.simulation import directions, points
 from antipgd.paper.simulation.balancing import PairBalance
 from antipgd.paper.simulation.blocks import LANES, Block
 from antipgd.paper.simulation.orders import BALANCED, REPLACEMENT
@@ -58,10 +59,8 @@ class Stepper(Protocol):
         """
 
 
-# Where a method's gradient is taken, given the gradient as a function and each lane's σ.
-GRADIENTS: dict[str, Callable[[Callable[[Array], Array], Array, Array], Array]] = {
-    "plain": lambda at, W, sigma: at(W),
-}
+# Where a method's gradient is taken, given the gradient as a function, each lane's σ and the draw.
+GRADIENTS = {"plain": points.plain, "two_point": points.two_point, "sam": points.sam}
 
 
 def weight_draws(block: Block, draw: int) -> Array:
@@ -186,7 +185,8 @@ class NumpyStepper:
         with np.errstate(over="ignore", invalid="ignore"):
             if self._balance is not None and rows is not None:
                 self._show(self._balance, step, rows, shift)
-            return GRADIENTS[block.gradient](at, self._W, sigma)
+            draw = partial(weight_draws, block, step)
+            return GRADIENTS[block.gradient](at, self._W, sigma, draw)
 
     def _show(
         self, balance: PairBalance, step: int, rows: NDArray[np.int64], shift: Array | None
