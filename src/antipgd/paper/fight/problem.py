@@ -24,9 +24,11 @@ class Sizes:
 
     `steps` is the length of a training at one gradient a step. Mini-batches have `batch` examples,
     those of `full` methods `full_batch`: all where that is affordable. The base optimizer, "sgd"
-    (heavy ball with `momentum`) or "adamw", has learning rates that are multiples of `lr`. Ranks
+    (heavy ball with `momentum`) or "adamw", has learning rates that are multiples of `lr`, which fall
+    to nothing over the last sixth of the steps. Ranks
     are by `kind`, "loss" or "accuracy". `network` says that the weights are those of a network:
-    survival is measured. `seconds` is what a gradient took on one core, for forecasts only.
+    survival is measured. `seconds` is what a gradient of a mini-batch took on one core,
+    `full_seconds` one of a full batch, `judging` what is measured at the end: for forecasts only.
     """
 
     name: str
@@ -41,6 +43,8 @@ class Sizes:
     optimizer: str = "sgd"
     network: bool = False
     seconds: float = 1e-4
+    full_seconds: float = 0.0  # as `seconds` unless said
+    judging: float = 0.1
     version: int = 1  # raised when a change of the code changes results
 
 

@@ -11,7 +11,6 @@ MODULES = {
     "sensing": "small",
     "student_teacher": "small",
     "digits": "images",
-    "digits_batch_norm": "images",
     "fashion": "images",
     "fashion_batch_norm": "images",
     "cifar10": "images",
