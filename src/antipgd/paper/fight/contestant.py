@@ -20,7 +20,8 @@ from antipgd.paper.fight.problem import FULL, REPLACEMENT, SHUFFLED
 
 RATE = "rate"
 BASES = {FULL: "gd", REPLACEMENT: "sgd_replacement", SHUFFLED: "sgd"}
-"""Whose learning rate the others of the same order have."""
+"""Whose learning rate the others of the same order have; AdamW's where that is the optimizer."""
+ADAMW = "adamw"
 
 
 class ContestantError(ValueError):
@@ -38,6 +39,7 @@ class Contestant:
     grid: tuple[float, ...]
     order: str
     tunes: str
+    only: tuple[str, ...]
     step: Callable[[Bout, Tensor], Tensor]
     final: Callable[[Bout, Tensor], Tensor]
 
@@ -45,11 +47,6 @@ class Contestant:
     def source(self) -> str:
         """The digest of its file."""
         return digest(self.text)
-
-    @property
-    def base(self) -> str | None:
-        """The method whose learning rate it has; None if it tunes its own."""
-        return None if self.tunes == RATE else BASES[self.order]
 
 
 def digest(text: str) -> str:
@@ -96,7 +93,8 @@ def contestant(name: str, text: str) -> Contestant:
         raise ContestantError(f"{name}: GRID needs at least one value")
     title = (module.__doc__ or name).strip().partition("\n")[0].partition(":")[0].rstrip(".")
     tunes = str(_declared(module, "TUNES", "value"))
-    return Contestant(name, text, title, gradients, grid, order, tunes, step, final)
+    only = tuple(map(str, _declared(module, "PROBLEMS", ())))
+    return Contestant(name, text, title, gradients, grid, order, tunes, only, step, final)
 
 
 def built_in() -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from antipgd.paper.fight.budgets import Card
-from antipgd.paper.fight.contestant import BASES, RATE, Contestant
+from antipgd.paper.fight.contestant import ADAMW, BASES, RATE, Contestant
 from antipgd.paper.fight.match import Match
 from antipgd.paper.fight.problem import FULL, LOSS, VALIDATION
 from antipgd.paper.fight.problems import sizes
@@ -118,11 +118,17 @@ class Plan:
         """The contestants of a card."""
         named = card.methods or tuple(self.contestants)
         return [one for name, one in self.contestants.items()
-                if name in named or name in self.strangers]  # fmt: skip
+                if (name in named or name in self.strangers)
+                and (not one.only or card.problem in one.only)]  # fmt: skip
+
+    def base(self, card: Card, one: Contestant) -> Contestant:
+        """The method whose learning rate another has."""
+        own = sizes(card.problem).optimizer == ADAMW and ADAMW in self.bases
+        return self.bases[ADAMW if own else BASES[one.order]]
 
     def base_rate(self, card: Card, one: Contestant, settle: Settle) -> float | None:
         """The learning rate of a method's base; None while it is not known."""
-        found = settle(card, self.bases[BASES[one.order]], None)
+        found = settle(card, self.base(card, one), None)
         return None if found is None else found.lr
 
     def settled(self, card: Card, one: Contestant, settle: Settle) -> Settled | None:
@@ -135,7 +141,7 @@ class Plan:
     def _of_one(self, card: Card, one: Contestant, settle: Settle) -> Iterable[Match]:
         base = None
         if one.tunes != RATE:
-            yield from _all(tuning(card, self.bases[BASES[one.order]], None))
+            yield from _all(tuning(card, self.base(card, one), None))
             base = self.base_rate(card, one, settle)
             if base is None:
                 return

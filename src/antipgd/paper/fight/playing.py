@@ -40,7 +40,7 @@ def play(problem: Problem, method: Contestant, match: Match) -> Played:
         bout = Bout(problem, value=match.value, lr=match.lr, steps=match.steps, seed=match.seed,
                     order=method.order)  # fmt: skip
         w = problem.start()
-        referee, began, diverged = Referee(problem, w), time.perf_counter(), None
+        referee, began, diverged = Referee(problem, w), time.process_time(), None
         for n in range(1, match.steps + 1):
             bout.begin(n)
             w = method.step(bout, w)
@@ -54,7 +54,7 @@ def play(problem: Problem, method: Contestant, match: Match) -> Played:
             w = method.final(bout, w)
             referee.weights(w, "final")
             diverged = None if bool(w.isfinite().all()) else match.steps
-        took = time.perf_counter() - began
+        took = time.process_time() - began
         referee.count(bout.gradients, bout.n, method.gradients)
         referee.everything_else()
         return Played(w, took, bout.bytes, bout.gradients, diverged)
