@@ -29,10 +29,15 @@ def ranks(goodness: Array) -> Array:
     return 1 + greater + (equal - 1) / 2
 
 
+def counted(samples: Array) -> Array:
+    """A bout that diverged, −∞, counts as the worst of its seed that did not."""
+    finite = np.where(np.isfinite(samples), samples, np.inf).min(axis=0)
+    return np.where(np.isfinite(samples), samples, np.where(np.isfinite(finite), finite, 0.0))
+
+
 def _means(samples: Array, chosen: NDArray[np.int64]) -> Array:
     """Means over chosen seeds, shape (resamples, methods)."""
-    with np.errstate(invalid="ignore"):
-        return samples[:, chosen].mean(-1).T
+    return counted(samples)[:, chosen].mean(-1).T
 
 
 def resampled_ranks(samples: Array, key: int) -> tuple[Array, Array]:

@@ -4,7 +4,7 @@ itself at any learning rate."""
 GRADIENTS = 1
 ORDER = "full"
 TUNES = "σ / rms of the start"
-GRID = (0.01, 0.03, 0.1, 0.2, 0.4)
+GRID = (0.03, 0.1, 0.2, 0.4, 0.8)
 
 
 def step(bout, w):

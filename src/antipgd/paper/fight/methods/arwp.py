@@ -6,7 +6,7 @@ import torch
 
 GRADIENTS = 1
 TUNES = "σ / norms of filters"
-GRID = (0.003, 0.01, 0.03, 0.1, 0.3)
+GRID = (0.01, 0.03, 0.1, 0.2, 0.4)
 
 
 def squares(bout, v):

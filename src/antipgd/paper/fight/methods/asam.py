@@ -3,7 +3,7 @@
 
 GRADIENTS = 2
 TUNES = "radius"
-GRID = (0.03, 0.1, 0.3, 1.0, 3.0)
+GRID = (0.1, 0.3, 0.6, 1.0, 2.0)
 
 
 def step(bout, w):

@@ -3,7 +3,7 @@ arXiv 2403.12350): m ← 0.9 m + 0.1 g, perturbation along g − m."""
 
 GRADIENTS = 2
 TUNES = "radius / norm of the start"
-GRID = (0.003, 0.01, 0.03, 0.1, 0.3)
+GRID = (0.001, 0.003, 0.01, 0.03, 0.1)
 
 
 def step(bout, w):

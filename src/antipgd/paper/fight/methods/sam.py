@@ -2,7 +2,7 @@
 
 GRADIENTS = 2
 TUNES = "radius / norm of the start"
-GRID = (0.003, 0.01, 0.03, 0.1, 0.3)
+GRID = (0.001, 0.003, 0.01, 0.03, 0.1)
 
 
 def step(bout, w):

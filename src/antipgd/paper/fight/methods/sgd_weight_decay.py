@@ -3,7 +3,7 @@ Hutter, 2019, arXiv 1711.05101)."""
 
 GRADIENTS = 1
 TUNES = "decay"
-GRID = (0.0003, 0.001, 0.003, 0.01, 0.03)
+GRID = (0.001, 0.003, 0.01, 0.03, 0.1)
 
 
 def step(bout, w):

@@ -3,7 +3,7 @@ stability optimization", arXiv 2306.08553)."""
 
 GRADIENTS = 2
 TUNES = "σ / rms of the start"
-GRID = (0.01, 0.03, 0.1, 0.2, 0.4)
+GRID = (0.03, 0.1, 0.2, 0.4, 0.8)
 
 
 def step(bout, w):

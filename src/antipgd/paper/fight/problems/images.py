@@ -41,14 +41,17 @@ _SETTINGS = {
     "cifar10_batch_norm": _Setting("cifar10", 16, "lenet", 16, "batch", 1000),
 }
 _FASHION = {"kind": ACCURACY, "examples": 1000, "batch": 50, "full_batch": 250, "steps": 1200,
-            "lr": 0.05, "momentum": 0.9, "network": True}  # fmt: skip
+            "lr": 0.05, "momentum": 0.9, "network": True, "seconds": 2.5e-3, "full_seconds": 4.5e-3,
+            "judging": 5.0}  # fmt: skip
 _CIFAR = {"kind": ACCURACY, "examples": 2000, "batch": 50, "full_batch": 250, "steps": 2000,
-          "lr": 0.02, "momentum": 0.9, "network": True}  # fmt: skip
+          "lr": 0.02, "momentum": 0.9, "network": True, "seconds": 3.8e-3, "full_seconds": 8e-3,
+          "judging": 8.0}  # fmt: skip
 SIZES = {
     one.name: one
     for one in (
         Sizes("digits", "digits: an MLP without norm, 200 images of 8 x 8", ACCURACY, examples=200,
-              batch=20, full_batch=200, steps=1500, lr=0.05, momentum=0.9, network=True),
+              batch=20, full_batch=200, steps=1500, lr=0.05, momentum=0.9, network=True,
+              seconds=7e-4, full_seconds=8e-4, judging=3),
         Sizes("fashion", "Fashion-MNIST: a CNN without norm, 1,000 images of 14 x 14", **_FASHION),
         Sizes("fashion_batch_norm", "Fashion-MNIST: a CNN with BatchNorm, 1,000 images of 14 x 14",
               **_FASHION),

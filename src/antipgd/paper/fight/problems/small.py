@@ -30,12 +30,14 @@ SIZES = {
     one.name: one
     for one in (
         Sizes("regression", "quadratic regression: 100 weights, 40 examples, a sparse target", LOSS,
-              examples=40, batch=4, full_batch=40, steps=5000, lr=0.05),
+              examples=40, batch=4, full_batch=40, steps=5000, lr=0.1,
+              seconds=8e-5, full_seconds=5e-5),
         Sizes("sensing", "matrix sensing: 400 weights, 100 measurements, a target of rank 5", LOSS,
-              examples=100, batch=10, full_batch=100, steps=4000, lr=0.02),
+              examples=100, batch=10, full_batch=100, steps=4000, lr=0.04,
+              seconds=2e-4, full_seconds=1.5e-4),
         Sizes("student_teacher", "student and teacher: 440 weights of ReLU units, 60 examples, a "
               "teacher of two units", LOSS, examples=60, batch=6, full_batch=60, steps=5000,
-              lr=0.05),
+              lr=0.05, seconds=1.2e-4, full_seconds=1e-4),
     )
 }  # fmt: skip
 
