@@ -1,7 +1,6 @@
 """One command: who takes part, what is run, and the page that comes out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,15 +89,13 @@ def enter(
     only: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     strangers: Sequence[Path] = (),
-    seeds: int | None = None,
+    check: bool = True,
 ) -> Entered:
-    """What a fight consists of. `seeds` shortens it for tests: judged ones, with two to tune."""
+    """What a fight consists of; unless told otherwise, of problems whose data are here."""
     cards = BUDGETS[_chosen("budget", [budget], BUDGETS)[0]]
     names = _chosen("problem", only, [card.problem for card in cards])
     chosen = [card for card in cards if card.problem in names]
-    if seeds is not None:
-        chosen = [replace(card, seeds=seeds, tuning=min(2, card.tuning)) for card in chosen]
-    there, skipped = _there(chosen)
+    there, skipped = _there(chosen) if check else (chosen, {})
     texts = built_in()
     own = {name: contestant(name, text) for name, text in texts.items()}
     others, refused = _strangers(strangers, own)
