@@ -44,7 +44,9 @@ def test_all_that_were_asked_for_are_there_and_a_base_for_every_order() -> None:
 
 
 @pytest.mark.parametrize("problem", ["regression", "digits"])
-def test_a_strangers_sam_gives_the_numbers_of_the_built_in_one(problem: str, tmp_path: Path) -> None:
+def test_a_strangers_sam_gives_the_numbers_of_the_built_in_one(
+    problem: str, tmp_path: Path
+) -> None:
     path = tmp_path / "a_strangers_idea.py"
     path.write_text(built_in()["sam"])
     mine = read(path, built_in())

@@ -38,7 +38,9 @@ def _made(match: Match) -> Record:
     points = ((match.steps, "seconds", 1.0),)
     if loss is None:
         return Record(match, "diverged", 1, None, points, {}, None, None)
-    return Record(match, "ok", None, None, ((match.steps, "test_loss", loss), *points), {}, None, None)
+    return Record(
+        match, "ok", None, None, ((match.steps, "test_loss", loss), *points), {}, None, None
+    )
 
 
 @pytest.fixture

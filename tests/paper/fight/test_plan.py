@@ -52,7 +52,7 @@ def test_a_smaller_budget_is_part_of_a_larger_one() -> None:
     small, large = ({card.problem: card for card in BUDGETS[name]} for name in ("25m", "night"))
     assert set(small) == set(CHEAP) <= set(large)
     for name, card in small.items():
-        assert card.tuning == large[name].tuning and 10 <= card.seeds
+        assert card.tuning == large[name].tuning and card.seeds >= 10
         assert 30 <= large[name].seeds <= 3 * card.seeds
 
 

@@ -155,4 +155,6 @@ class Bout:
 def views(problem: Problem, flat: Tensor) -> dict[str, Tensor]:
     """A flat vector by the names of the layout, in their shapes; memory is shared."""
     parts = flat.split([prod(shape) for _, shape in problem.layout])
-    return {name: part.view(shape) for (name, shape), part in zip(problem.layout, parts, strict=True)}
+    return {
+        name: part.view(shape) for (name, shape), part in zip(problem.layout, parts, strict=True)
+    }

@@ -58,7 +58,9 @@ def _chosen(what: str, given: Sequence[str] | None, known: Iterable[str]) -> lis
     return [name for name in names if given is None or name in given]
 
 
-def _strangers(paths: Sequence[Path], taken: Iterable[str]) -> tuple[list[Contestant], dict[str, str]]:
+def _strangers(
+    paths: Sequence[Path], taken: Iterable[str]
+) -> tuple[list[Contestant], dict[str, str]]:
     """The methods of other people's files; one that is no method is named, the others go on."""
     found: dict[str, Contestant] = {}
     refused = {}

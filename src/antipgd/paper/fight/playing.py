@@ -84,9 +84,7 @@ def _plain(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def play_one(
-    match: Match, *, tell: Tell, device: str, texts: Mapping[str, str]
-) -> list[Result]:
+def play_one(match: Match, *, tell: Tell, device: str, texts: Mapping[str, str]) -> list[Result]:
     """The work of an engine: one bout on one thread; `texts` are the methods' files by digest."""
     torch.set_num_threads(1)
     method = contestant(match.method, texts[match.source])

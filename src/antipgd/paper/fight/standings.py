@@ -107,7 +107,9 @@ class _Results:
         self.plan, self.records, self.failures = plan, records, failures
         self.settle: Settle = settling(records)
 
-    def bouts(self, card: Card, one: Contestant, settled: Settled) -> dict[str, list[Record | None]]:
+    def bouts(
+        self, card: Card, one: Contestant, settled: Settled
+    ) -> dict[str, list[Record | None]]:
         """Judged ones by ranking."""
         return {
             ranking: [self.records.get(m.name) for m in judged(card, one, settled, ranking)]
@@ -123,7 +125,9 @@ class _Results:
         base = None if one.tunes == RATE else self.plan.base_rate(card, one, self.settle)
         if one.tunes != RATE and base is None:
             return f"its base {self.plan.base(card, one).name} has no learning rate"
-        known = [self.records.get(m.name) for many in tuning(card, one, base).values() for m in many]
+        known = [
+            self.records.get(m.name) for many in tuning(card, one, base).values() for m in many
+        ]
         if all(record is not None and record.status == "diverged" for record in known):
             return "weights that are not finite numbers, at every value of its grid"
         return "bouts are missing"

@@ -103,9 +103,7 @@ def _compared(table: Table, pair: tuple[str, str]) -> str | None:
     by = table.by_name()
     if not {*pair} <= by.keys():
         return None
-    mean, low, high = difference(
-        table.kind, *(by[name].samples[GRADIENTS] for name in pair)
-    )
+    mean, low, high = difference(table.kind, *(by[name].samples[GRADIENTS] for name in pair))
     if math.isnan(low):
         return None
     unit, level = ("×", 1.0) if table.kind == LOSS else (" points", 0.0)
@@ -114,9 +112,7 @@ def _compared(table: Table, pair: tuple[str, str]) -> str | None:
         verdict = "undecided"
     else:
         verdict = "better" if (mean < level) == (table.kind == LOSS) else "worse"
-    return (
-        f"{table.card.problem} {verdict} ({mean:{sign}.2g}{unit} [{low:{sign}.2g}, {high:{sign}.2g}])"
-    )
+    return f"{table.card.problem} {verdict} ({mean:{sign}.2g}{unit} [{low:{sign}.2g}, {high:{sign}.2g}])"
 
 
 def who_beats_whom(tables: Sequence[Table]) -> str:
@@ -173,7 +169,9 @@ def what_it_costs(tables: Sequence[Table]) -> str:
                 per / (base.mean("seconds") / base.mean("gradients"))
             )
     told = ", ".join(f"{title} {np.exp(np.mean(np.log(r))):.2g}" for title, r in ratios.items())
-    return f"**What does a step cost?** Seconds a step in units of SGD's, mean over problems: {told}."
+    return (
+        f"**What does a step cost?** Seconds a step in units of SGD's, mean over problems: {told}."
+    )
 
 
 def who_is_out(tables: Sequence[Table]) -> str:

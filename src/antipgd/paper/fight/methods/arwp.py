@@ -10,7 +10,9 @@ GRID = (0.01, 0.03, 0.1, 0.2, 0.4)
 
 
 def squares(bout, v):
-    rows = [t.reshape(len(t), -1) if t.dim() > 1 else t.view(1, -1) for t in bout.tensors(v).values()]
+    rows = [
+        t.reshape(len(t), -1) if t.dim() > 1 else t.view(1, -1) for t in bout.tensors(v).values()
+    ]
     return torch.cat([(r * r).sum(1, keepdim=True).expand_as(r).reshape(-1) for r in rows])
 
 

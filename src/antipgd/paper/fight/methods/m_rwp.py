@@ -9,7 +9,9 @@ GRID = (0.01, 0.03, 0.1, 0.2, 0.4)
 
 
 def norms(bout, w):
-    rows = [t.reshape(len(t), -1) if t.dim() > 1 else t.view(1, -1) for t in bout.tensors(w).values()]
+    rows = [
+        t.reshape(len(t), -1) if t.dim() > 1 else t.view(1, -1) for t in bout.tensors(w).values()
+    ]
     return torch.cat([row.norm(dim=1, keepdim=True).expand_as(row).reshape(-1) for row in rows])
 
 

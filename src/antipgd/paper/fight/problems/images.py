@@ -99,7 +99,9 @@ class Classifier:
 
     def _parts(self, w: Tensor) -> list[Tensor]:
         shapes = (shape for _, shape in self.layout)
-        return [part.view(shape) for part, shape in zip(w.split(self._lengths), shapes, strict=True)]
+        return [
+            part.view(shape) for part, shape in zip(w.split(self._lengths), shapes, strict=True)
+        ]
 
     def _mean_loss(
         self, parts: list[Tensor], rows: Tensor | None, label_noise: Tensor | None

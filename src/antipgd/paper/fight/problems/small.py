@@ -61,7 +61,9 @@ class Small:
     ) -> Tensor:
         chosen = None if rows is None else rows.numpy()
         shift = None if label_noise is None else label_noise.numpy().reshape(1, -1)
-        return torch.from_numpy(self._formula.gradient(w.numpy()[None], self.data, chosen, shift)[0])
+        return torch.from_numpy(
+            self._formula.gradient(w.numpy()[None], self.data, chosen, shift)[0]
+        )
 
     def score(self, w: Tensor) -> dict[str, float]:
         W = w.numpy()[None]
