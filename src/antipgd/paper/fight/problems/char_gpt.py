@@ -20,14 +20,14 @@ from antipgd.paper.fight.problem import LOSS, TEST, Sizes
 from antipgd.paper.fight.problems.tales import ALPHABET, FIRST, SECOND, Grammar, tell
 
 CONTEXT, WIDTH, LAYERS, HEADS = 128, 160, 4, 5
-EXAMPLES, HELD_OUT = 384, 64
-BATCH, STEPS = 8, 600
+EXAMPLES, HELD_OUT = 256, 64
+BATCH, STEPS = 8, 900
 SIZES = {
     "char_gpt": Sizes(
         "char_gpt",
         "a GPT of 1.2 million parameters on the characters of made-up tales",
-        kind=LOSS, examples=EXAMPLES, batch=BATCH, full_batch=BATCH, steps=STEPS, lr=1e-3,
-        optimizer="adamw", network=True, seconds=0.2,
+        kind=LOSS, examples=EXAMPLES, batch=BATCH, full_batch=BATCH, steps=STEPS, lr=2e-3,
+        momentum=0.9, optimizer="adamw", network=True, seconds=0.15,
     )
 }  # fmt: skip
 
@@ -103,6 +103,10 @@ class CharGPT:
 
     layout = LAYOUT
     outputs = len(ALPHABET)
+    predictions = CONTEXT
+    """Of an example."""
+    embedded = (CONTEXT, WIDTH)
+    """Shape of a text's embeddings, for methods that add noise to them."""
 
     def __init__(self, seed: int, held_out: str = TEST, grammar: Grammar = FIRST) -> None:
         self.sizes, self._seed, self._held_out, self._grammar = SIZES["char_gpt"], seed, held_out, grammar
@@ -151,7 +155,8 @@ class CharGPT:
         if label_noise is not None:
             raise ValueError("char_gpt has no label noise: its labels are its own inputs")
         w = w.detach().requires_grad_()
-        return torch.autograd.grad(self.loss(w, rows, embedding_noise), w)[0]
+        with torch.enable_grad():
+            return torch.autograd.grad(self.loss(w, rows, embedding_noise), w)[0]
 
     @torch.no_grad()
     def score(self, w: Tensor) -> dict[str, float]:
