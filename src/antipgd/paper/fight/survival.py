@@ -28,7 +28,7 @@ SECOND_RATES = {"sgd": 1.0, "adamw": 25.0}
 SECOND_MOMENTUM = 0.9
 EQUAL_LOSS = 0.1
 """Of the training examples, where classifiers are compared: what a temperature brings them to."""
-EXAMPLES, PREDICTIONS, PROBES, PRODUCTS = 128, 1024, 32, 64
+EXAMPLES, PREDICTIONS, PROBES, PRODUCTS = 128, 1024, 64, 64
 """Of a trace: training examples, or so many that have this many predictions, each character being
 one; products with the Hessian, and those of effective sharpness."""
 
@@ -161,11 +161,11 @@ def _scaled_trace(problem: Network, parts: _Parts, rows: Tensor) -> dict[str, fl
     try:
         if problem.sizes.kind == LOSS or not hasattr(problem, "logits"):
             here = flatness.at(parts.loss, parts, [rows])
-            found = here.trace(method="hutchinson", max_probes=PROBES).scaled
+            found = here.trace(max_probes=PROBES).scaled
         else:
             batches = [(rows, problem.labels(rows))]  # type: ignore[attr-defined]
             found = flatness.trace_at_equal_loss(
-                parts, batches, EQUAL_LOSS, method="hutchinson", max_probes=PROBES
+                parts, batches, EQUAL_LOSS, max_probes=PROBES
             ).estimate
     except flatness.UnreachableLossError:
         return {}

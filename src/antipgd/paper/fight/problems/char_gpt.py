@@ -21,7 +21,7 @@ from antipgd.paper.fight.problems.tales import ALPHABET, FIRST, SECOND, Grammar,
 
 CONTEXT, WIDTH, LAYERS, HEADS = 128, 160, 4, 5
 EXAMPLES, HELD_OUT = 256, 64
-BATCH, STEPS = 8, 900
+BATCH, STEPS = 8, 800
 SIZES = {
     "char_gpt": Sizes(
         "char_gpt",
