@@ -9,11 +9,3 @@ weights, for text Muon (another optimizer) and NEFTune (noise elsewhere).
 IMAGES = ("sgd", "anti_sgd", "sam", "two_point", "sgd_weight_decay", "sgd_ema")
 TEXT = ("adamw", "anti_sgd", "sam", "two_point", "muon", "neftune")
 """`anti_sgd` is anticorrelated noise on mini-batches of the base, which is AdamW here."""
-
-SIX = {
-    "fashion": IMAGES,
-    "fashion_batch_norm": IMAGES,
-    "cifar10": IMAGES,
-    "cifar10_batch_norm": IMAGES,
-    "char_gpt": TEXT,
-}

@@ -118,7 +118,7 @@ def flat_against(survivors: Survivors, column: str) -> Correlation | None:
     return correlation(np.stack([flat[n] for n in both]), np.stack([lost[n] for n in both]))
 
 
-def _number(values: Sequence[float], scale: float = 1.0) -> str:
+def _number(values: Sequence[float] | Array, scale: float = 1.0) -> str:
     """A mean with its interval; a dash where there is none."""
     if not len(values):
         return "–"
@@ -153,7 +153,9 @@ def _least(survivors: Survivors, column: str) -> str:
     names, table = list(lost), np.stack([*lost.values()])
     places = ranked(-table)
     best = min(range(len(names)), key=lambda i: places[i].rank)
-    level = [name for i, name in enumerate(names) if i != best and places[i].low <= places[best].high]
+    level = [
+        name for i, name in enumerate(names) if i != best and places[i].low <= places[best].high
+    ]
     beside = f"; level with it: {', '.join(level)}" if level else ""
     return f"{names[best]} ({_number(lost[names[best]])} {survivors.unit}{beside})"
 
@@ -167,7 +169,10 @@ def paragraph(survivors: Survivors) -> str:
         found = flat_against(survivors, column)
         how = "too few methods have a trace" if found is None else f"{found.verdict}, {found}"
         said.append(f"To {words} {_least(survivors, column)} loses least; {how}.")
-    count, seeds = len(survivors.methods), max((len(v) for v in survivors.samples("score").values()), default=0)
+    count, seeds = (
+        len(survivors.methods),
+        max((len(v) for v in survivors.samples("score").values()), default=0),
+    )
     return (
         f"{survivors.title} ({count} methods, {seeds} seeds; behind the verdict the rank correlation of "
         f"scaled trace and damage): {' '.join(said) or 'nothing was measured.'}"
@@ -194,8 +199,11 @@ _MARKERS = "os^Dv"
 
 def _point(name: str, flat: Array, lost: Array, number: int) -> Series:
     found = Estimate.of(lost)
-    low, high = found.interval()
-    x, y = [float(flat.mean())], [found.mean]
-    bars = {} if math.isnan(low) else {"low": [low], "high": [high], "bars": True}
-    return Series(x, y, label=name, colour=_COLOURS[number % len(_COLOURS)], dash="",
-                  marker=_MARKERS[number // len(_COLOURS) % len(_MARKERS)], **bars)  # fmt: skip
+    low, high = ([edge] for edge in found.interval())
+    bars = not math.isnan(low[0])
+    return Series(
+        [float(flat.mean())], [found.mean], label=name, dash="", bars=bars,
+        colour=_COLOURS[number % len(_COLOURS)],
+        marker=_MARKERS[number // len(_COLOURS) % len(_MARKERS)],
+        low=low if bars else None, high=high if bars else None,
+    )  # fmt: skip

@@ -81,7 +81,9 @@ def predict(w: Tensor, characters: Tensor, embedding_noise: Tensor | None = None
     for number in range(LAYERS):
         at = f"layers.{number}."
         x = x + _attend(_norm(x, p[at + "norm1.weight"]), p, at)
-        inner = linear(_norm(x, p[at + "norm2.weight"]), p[at + "hidden.weight"], p[at + "hidden.bias"])
+        inner = linear(
+            _norm(x, p[at + "norm2.weight"]), p[at + "hidden.weight"], p[at + "hidden.bias"]
+        )
         x = x + linear(gelu(inner), p[at + "out.weight"], p[at + "out.bias"])
     return linear(_norm(x, p["norm.weight"]), p["head.weight"])
 
@@ -109,7 +111,12 @@ class CharGPT:
     """Shape of a text's embeddings, for methods that add noise to them."""
 
     def __init__(self, seed: int, held_out: str = TEST, grammar: Grammar = FIRST) -> None:
-        self.sizes, self._seed, self._held_out, self._grammar = SIZES["char_gpt"], seed, held_out, grammar
+        self.sizes, self._seed, self._held_out, self._grammar = (
+            SIZES["char_gpt"],
+            seed,
+            held_out,
+            grammar,
+        )
         self._train, _ = self._texts("train", EXAMPLES)
         self._held, self.floor = self._texts(held_out, HELD_OUT)
 
