@@ -7,9 +7,10 @@ Problems that are dear have six methods and few seeds, and say so.
 
 from dataclasses import dataclass, replace
 
+from antipgd.paper.fight.six import IMAGES, TEXT
+
 TUNING_SEEDS = 1000  # the first of them; judged are 0, 1, …
 TUNED = 3  # seeds a value
-SIX = ("sgd", "sgd_ema", "sgd_weight_decay", "sam", "two_point", "anti_sgd")
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,13 @@ CHEAP = ("regression", "sensing", "student_teacher", "digits")
 DEAR = (
     Card("fashion", 10, 2),
     Card("fashion_batch_norm", 10, 2),
-    Card("cifar10", 5, 2, SIX),
-    Card("cifar10_batch_norm", 5, 2, SIX),
+    Card("cifar10", 5, 2, IMAGES),
+    Card("cifar10_batch_norm", 5, 2, IMAGES),
 )
 BUDGETS: dict[str, tuple[Card, ...]] = {
     "25m": tuple(Card(name, 12) for name in CHEAP),
     "3h": (*(Card(name, 20) for name in CHEAP),
-           *(replace(card, seeds=3, methods=SIX) for card in DEAR)),
-    "night": (*(Card(name, 30) for name in CHEAP), *DEAR),
+           *(replace(card, seeds=3, methods=IMAGES) for card in DEAR)),
+    "night": (*(Card(name, 30) for name in CHEAP), *DEAR,
+              Card("char_gpt", 3, 2, TEXT)),
 }  # fmt: skip

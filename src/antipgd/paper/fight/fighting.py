@@ -21,7 +21,8 @@ from antipgd.paper.fight.contestant import (
 from antipgd.paper.fight.drawing import draw
 from antipgd.paper.fight.planning import Plan
 from antipgd.paper.fight.problems import make
-from antipgd.paper.fight.standings import Table, tables
+from antipgd.paper.fight.standings import Table, survivors, tables
+from antipgd.paper.fight.surviving import panels
 from antipgd.paper.fight.writing import frame, page
 from antipgd.paper.files import FilesUsageError, write
 from antipgd.paper.networks.data import DataError
@@ -131,5 +132,16 @@ def write_all(budget: str, found: Sequence[Table], skipped: Mapping[str, str], o
         figure = draw(found)
         for kind in ("svg", "png"):
             write(out / f"fight.{kind}", figures.rendered(figure, kind))
-    write(out / "fight.md", page(budget, found, skipped, "fight.png").encode())
+    survival = _draw_survival(found, out)
+    write(out / "fight.md", page(budget, found, skipped, "fight.png", survival).encode())
     write(out / "fight.csv", frame(found).to_csv(index=False, lineterminator="\n").encode())
+
+
+def _draw_survival(found: Sequence[Table], out: Path) -> str | None:
+    """What is lost against the scaled trace, as survival.png; None where there is no network."""
+    drawn = [panel for table in found for panel in panels(survivors(table)) if panel.series]
+    if not drawn:
+        return None
+    for kind in ("svg", "png"):
+        write(out / f"survival.{kind}", figures.rendered(figures.draw(drawn), kind))
+    return "survival.png"

@@ -23,6 +23,7 @@ from antipgd.paper.fight.planning import (
 from antipgd.paper.fight.problem import LOSS
 from antipgd.paper.fight.problems import sizes
 from antipgd.paper.fight.ranking import Array, Rank, ranked, ranked_over
+from antipgd.paper.fight.surviving import Survivors
 from antipgd.paper.record import Failure, Record
 
 
@@ -61,6 +62,12 @@ class Table:
 
     def by_name(self) -> dict[str, Standing]:
         return {one.method.name: one for one in self.standings}
+
+
+def survivors(table: Table) -> Survivors:
+    """What survival is told from: the networks of a problem, at equal gradients."""
+    measured = {one.method.title: one.measured for one in table.standings if "int4" in one.measured}
+    return Survivors(table.card.problem, table.kind, measured)
 
 
 def score_text(kind: str, samples: Array) -> str:

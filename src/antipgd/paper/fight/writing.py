@@ -9,16 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from antipgd.estimate import Estimate
 from antipgd.paper.fight.contestant import RATE
 from antipgd.paper.fight.planning import GRADIENTS, RANKINGS, STEPS
 from antipgd.paper.fight.problem import LOSS
 from antipgd.paper.fight.problems import sizes
-from antipgd.paper.fight.standings import Standing, Table, difference, overall
+from antipgd.paper.fight.standings import Standing, Table, difference, overall, survivors
+from antipgd.paper.fight.surviving import markdown, paragraph
 
-PLAIN = ("test_loss", "accuracy", "train_loss", "train_accuracy", "trace", "seconds", "bytes",
-         "gradients", "score")  # fmt: skip
-"""What is no column of survival."""
 PAIRS = (
     ("anti_pgd", "gd"), ("anti_pgd", "pgd"), ("anti_sgd", "sgd"), ("anti_sgd", "two_point"),
     ("anti_sgd", "sam"), ("anti_sgd", "sgd_weight_decay"),
@@ -55,24 +52,6 @@ def problem_table(table: Table) -> str:
         for one in table.standings
     ]  # fmt: skip
     return _markdown(head, rows)
-
-
-def survival_columns(table: Table) -> list[str]:
-    """The names of what else was measured of networks."""
-    found = dict.fromkeys(name for one in table.standings for name in one.measured)
-    return [name for name in found if name not in PLAIN]
-
-
-def _short(values: Sequence[float]) -> str:
-    return str(Estimate.of(values)).partition(", n")[0] if values else ""
-
-
-def survival_table(table: Table) -> str:
-    """What is left of the networks, at equal gradients."""
-    names = survival_columns(table)
-    rows = [(one.method.title, *(_short(one.measured.get(name, [])) for name in names))
-            for one in table.standings]  # fmt: skip
-    return _markdown(("method", *(name.replace("_", " ") for name in names)), rows)
 
 
 def _first(table: Table, ranking: str) -> str:
@@ -130,30 +109,14 @@ def who_beats_whom(tables: Sequence[Table]) -> str:
 
 
 def what_survives(tables: Sequence[Table]) -> str:
-    """A paragraph: the best of every column of survival."""
-    told = []
-    for table in tables:
-        best = []
-        for name in survival_columns(table):
-            means = {one.method.title: one.mean(name) for one in table.standings}
-            means = {title: mean for title, mean in means.items() if not math.isnan(mean)}
-            if len(means) > 1:
-                pick = min if table.kind == LOSS or _flat(name) else max
-                title = pick(means, key=lambda t: means[t])
-                best.append(f"{name.replace('_', ' ')} {title} ({means[title]:.3g})")
-        if best:
-            told.append(f"{table.card.problem}: {', '.join(best)}")
+    """A paragraph: what flatness is bought for."""
+    told = [paragraph(found) for found in map(survivors, tables) if found.methods]
     if not told:
-        return "**What is left of them?** No network was trained: nothing was measured."
+        return "**What is flatness bought for?** No network was trained: nothing was measured."
     return (
-        "**What is left of them after rounding, noise and a second task?** The best mean of each "
-        f"column, whose intervals are in the tables below. {'. '.join(told)}."
+        "**What is flatness bought for?** What rounding, noise and a second task take from the "
+        f"networks. {' '.join(told)}"
     )
-
-
-def _flat(name: str) -> bool:
-    """Whether less of it is better."""
-    return any(word in name for word in ("trace", "sharpness", "limit", "lost", "loss"))
 
 
 def what_it_costs(tables: Sequence[Table]) -> str:
@@ -214,13 +177,19 @@ def tables_text(tables: Sequence[Table]) -> str:
     for table in tables:
         if table.standings:
             parts += [_heading(table), problem_table(table)]
-            if survival_columns(table):
-                parts.append(survival_table(table))
+            if survivors(table).methods:
+                parts.append(markdown(survivors(table)))
     return "\n\n".join(parts)
 
 
-def page(budget: str, tables: Sequence[Table], skipped: Mapping[str, str], figure: str) -> str:
-    """The whole of it in Markdown."""
+def page(
+    budget: str,
+    tables: Sequence[Table],
+    skipped: Mapping[str, str],
+    figure: str,
+    survival: str | None = None,
+) -> str:
+    """The whole of it in Markdown, with the figures of these names."""
     missing = [f"- not fought: {name}: {why}" for name, why in skipped.items()]
     return "\n\n".join([
         f"# The fight, budget {budget}",
@@ -228,6 +197,7 @@ def page(budget: str, tables: Sequence[Table], skipped: Mapping[str, str], figur
         "Student's interval of a mean (test losses: geometric).",
         f"![Ranks on each problem]({figure})",
         *paragraphs(tables),
+        *([f"![What is lost against the scaled trace]({survival})"] if survival else []),
         *(["\n".join(missing)] if missing else []),
         tables_text(tables),
     ]) + "\n"  # fmt: skip

@@ -15,6 +15,7 @@ MODULES = {
     "fashion_batch_norm": "images",
     "cifar10": "images",
     "cifar10_batch_norm": "images",
+    "char_gpt": "char_gpt",
 }
 """Where each is made: a module with `SIZES`, by name, and `make(name, seed, held_out)`."""
 

@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.nn.functional import log_softmax, one_hot
 
 from antipgd.paper.fight.problem import ACCURACY, TEST, VALIDATION, Sizes
+from antipgd.paper.fight.second import turned
 from antipgd.paper.networks.data import Images, load, normalised, shrink
 from antipgd.paper.networks.data.choosing import held_out_beside
 from antipgd.paper.networks.models import make_network
@@ -118,6 +119,15 @@ class Classifier:
     ) -> Tensor:
         return self._mean_loss(self._parts(w), rows, label_noise)
 
+    def logits(self, w: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Of training images, as the training loss has them."""
+        self._network.train()
+        return self._logits(self._parts(w), self.train[0] if rows is None else self.train[0][rows])
+
+    def labels(self, rows: Tensor | None = None) -> Tensor:
+        """Their classes."""
+        return self.train[1] if rows is None else self.train[1][rows]
+
     def gradient(
         self, w: Tensor, rows: Tensor | None = None, label_noise: Tensor | None = None
     ) -> Tensor:
@@ -158,10 +168,9 @@ class Classifier:
                 "train_accuracy": train_accuracy}  # fmt: skip
 
     def second_task(self) -> "Classifier":
-        """The same images, a quarter turn to the left."""
-        turned = [(torch.rot90(images, 1, (2, 3)).contiguous(), labels)
-                  for images, labels in (self.train, self.held_out)]  # fmt: skip
-        return Classifier(self.sizes, self._network, *turned, self.outputs)
+        """The same images turned, and every class called by the next."""
+        train, held_out = (turned(*part, self.outputs) for part in (self.train, self.held_out))
+        return Classifier(self.sizes, self._network, train, held_out, self.outputs)
 
     def checksum(self) -> str:
         digest = hashlib.blake2b(digest_size=8)
