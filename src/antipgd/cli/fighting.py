@@ -21,9 +21,9 @@ def add_commands(commands: Any) -> None:
     parser = commands.add_parser(
         "fight",
         help="methods against each other at equal budgets, your own among them",
-        description="Tune every method with as many gradients, judge it on other seeds, rank it with "
-        "intervals at equal gradients and at equal steps. A budget fixes problems, methods and seeds. "
-        "An interrupted command goes on where it stopped.",
+        description="Tune every method with as many gradients, judge it on other seeds, rank it "
+        "with intervals at equal gradients and at equal steps. A budget fixes problems, methods "
+        "and seeds. An interrupted command goes on where it stopped.",
     )
     add = parser.add_argument
     add("--budget", default="25m", help="25m, 3h or night, on two cores (default: 25m)")

@@ -78,7 +78,8 @@ def test_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "SyntaxError" in entered.refused[str(tmp_path / "unreadable.py")]
     assert all(name in who_is_out(fought.tables) for name in ("shape", "nan", "broken"))
     page = (tmp_path / "out" / "fight.md").read_text()
-    assert "| SAM |" in page and "division by zero" in page
+    assert "| SAM |" in page
+    assert "division by zero" in page
     again = fight("25m", entered, tmp_path / "out", count=1, show_progress=False)
     assert again.outcome.found == len(again.outcome.records) + len(again.outcome.failures)
     assert (tmp_path / "out" / "fight.md").read_text() == page

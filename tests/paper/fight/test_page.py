@@ -26,7 +26,8 @@ def test_the_example_of_the_page_fights() -> None:
     assert len(text.splitlines()) <= 20
     match = Match("regression", "mine", one.source, 0.1, 0.02, 5000, 24, VALIDATION)
     (record,) = play_one(match, tell=lambda said: None, device="cpu", texts={one.source: text})
-    assert isinstance(record, Record) and record.status == "ok"
+    assert isinstance(record, Record)
+    assert record.status == "ok"
 
 
 def _loss(match: Match) -> float | None:
@@ -54,8 +55,10 @@ def packed_fight(tmp_path: Path) -> bytes:
 
 def test_what_is_packed_comes_back(packed_fight: bytes) -> None:
     there = unpacked(packed_fight)
-    assert there.command == "antipgd fight --budget 25m" and there.made["python"]
-    assert there.records and all(name == r.run.name for name, r in there.records.items())
+    assert there.command == "antipgd fight --budget 25m"
+    assert there.made["python"]
+    assert there.records
+    assert all(name == r.run.name for name, r in there.records.items())
     for record in there.records.values():
         loss = _loss(record.run)
         assert record.status == ("diverged" if loss is None else "ok")
@@ -68,7 +71,9 @@ def test_the_page_is_filled_between_its_marks_only(packed_fight: bytes) -> None:
     there = unpacked(packed_fight)
     page = filled(f"before {MARKS[0]} old {MARKS[1]} after", "25m", there,
                   tables(plan, there.records, {}), "fight.png")  # fmt: skip
-    assert page.startswith("before ") and page.endswith(" after") and " old " not in page
+    assert page.startswith("before ")
+    assert page.endswith(" after")
+    assert " old " not in page
     assert there.command in page
 
 

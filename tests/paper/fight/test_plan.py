@@ -52,14 +52,16 @@ def test_a_smaller_budget_is_part_of_a_larger_one() -> None:
     small, large = ({card.problem: card for card in BUDGETS[name]} for name in ("25m", "night"))
     assert set(small) == set(CHEAP) <= set(large)
     for name, card in small.items():
-        assert card.tuning == large[name].tuning and card.seeds >= 10
+        assert card.tuning == large[name].tuning
+        assert card.seeds >= 10
         assert 30 <= large[name].seeds <= 3 * card.seeds
 
 
 def test_dear_problems_have_six_methods_and_three_seeds_at_least() -> None:
     for card in BUDGETS["night"]:
         if card.few:
-            assert len(card.methods or ()) <= 6 and card.seeds >= 3
+            assert len(card.methods or ()) <= 6
+            assert card.seeds >= 3
 
 
 def _made(match: Match, loss: float | None) -> Record:
@@ -92,9 +94,13 @@ def test_a_value_that_diverges_once_is_not_chosen_and_an_end_of_the_grid_is_said
     plan = _plan(("sgd",))
     records = _records(plan, lambda m: None if m.value == 2.0 and m.seed == 1001 else 1 / m.value)
     settled = plan.settled(CARD, ALL["sgd"], settling(records))
-    assert settled is not None and settled.value == 1.0 and not settled.at_end
+    assert settled is not None
+    assert settled.value == 1.0
+    assert not settled.at_end
     larger = plan.settled(CARD, ALL["sgd"], settling(_records(plan, lambda m: 1 / m.value)))
-    assert larger is not None and larger.value == 2.0 and larger.at_end
+    assert larger is not None
+    assert larger.value == 2.0
+    assert larger.at_end
 
 
 @pytest.mark.parametrize("name", sorted(ALL))

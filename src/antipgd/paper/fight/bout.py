@@ -1,7 +1,7 @@
 """What a method is given at each step: a gradient, the base optimizer, draws, its value.
 
-All contestants of a seed have the same data, start, batches and draws. Draws are functions of (seed,
-name, step) from the noise stream, so a method needs no generator, and may use none.
+All contestants of a seed have the same data, start, batches and draws. Draws are functions of
+(seed, name, step) from the noise stream, so a method needs no generator, and may use none.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,6 @@
-"""Run what a fight lacks, on any engine: tuning, then judged bouts. Nothing of it is written anew."""
+"""Run what a fight lacks, on any engine: tuning, then judged bouts."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,19 +30,15 @@ from antipgd.paper.record import Spec
 _STAGES = ("learning rates", "everybody's own value", "judged")
 
 
-@dataclass
 class _Weighed:
     """Bouts in their order; what they tick are the seconds that they were expected to take."""
 
-    line: Line
-    weights: Mapping[str, float]
-
-    @property
-    def asked(self) -> set[str]:
-        return self.line.asked
+    def __init__(self, line: Line, weights: Mapping[str, float]) -> None:
+        self.line, self.weights, self.asked = line, weights, line.asked
 
     @property
     def ready(self) -> bool:
+        """Whether there is another one."""
         return self.line.ready
 
     def next(self) -> Any:

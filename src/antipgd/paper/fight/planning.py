@@ -1,9 +1,9 @@
-"""Which bouts follow from what is known: learning rates, then everybody's own value, then judged ones.
+"""Which bouts follow from what is known: learning rates, everybody's own value, then judged ones.
 
 All have as many values and seeds to be tuned with, and each of these bouts as many gradients: who
 takes two a step has half of the steps. Bases tune the learning rate, the others of their order have
-the base's. What was tuned at equal gradients is judged twice, at equal gradients and at equal steps;
-for a method of one gradient these are the same bouts.
+the base's. What was tuned at equal gradients is judged twice, at equal gradients and at equal
+steps; for a method of one gradient these are the same bouts.
 """
 
 import math
@@ -25,7 +25,7 @@ RANKINGS = (GRADIENTS, STEPS)
 
 
 class Settled(NamedTuple):
-    """What was tuned: the value, the learning rate, and whether the value is at an end of its grid."""
+    """What was tuned: the value, the learning rate, and whether it is at an end of the grid."""
 
     value: float
     lr: float

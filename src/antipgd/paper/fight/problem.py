@@ -1,8 +1,8 @@
 """What a problem of the fight is: flat weights, a gradient, a score; no methods, no noise.
 
 The weights are one flat vector of torch, float64 for small problems and float32 for networks.
-`make(name, seed)` of `problems` gives the problem of a seed with its data and its start. It keeps no
-state: `gradient` and `score` are functions of what they are given, so that methods may ask them
+`make(name, seed)` of `problems` gives the problem of a seed with its data and its start. It keeps
+no state: `gradient` and `score` are functions of what they are given, so that methods may ask them
 anywhere. BatchNorm therefore normalises by the batch in `gradient`, and `score` estimates its
 statistics anew from training images.
 """
@@ -24,10 +24,9 @@ class Sizes:
 
     `steps` is the length of a training at one gradient a step. Mini-batches have `batch` examples,
     those of `full` methods `full_batch`: all where that is affordable. The base optimizer, "sgd"
-    (heavy ball with `momentum`) or "adamw", has learning rates that are multiples of `lr`, which fall
-    to nothing over the last sixth of the steps. Ranks
-    are by `kind`, "loss" or "accuracy". `network` says that the weights are those of a network:
-    survival is measured. `seconds` is what a gradient of a mini-batch took on one core,
+    (heavy ball with `momentum`) or "adamw", has learning rates that are multiples of `lr`, which
+    fall to nothing over the last sixth of the steps. Ranks are by `kind`, "loss" or "accuracy".
+    `network` says that the weights are those of a network: survival is measured. `seconds` is what a gradient of a mini-batch took on one core,
     `full_seconds` one of a full batch, `judging` what is measured at the end: for forecasts only.
     """
 

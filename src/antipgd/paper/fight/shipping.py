@@ -111,7 +111,8 @@ def filled(page: str, budget: str, there: Shipped, found: Sequence[Table], figur
     after = rest.split(MARKS[1])[1]
     made = ", ".join(f"{key} {value}" for key, value in there.made.items())
     inside = [f"As `{there.command}` printed it ({len(there.records):,} bouts; {made}).",
-              f"![Ranks on each problem]({figure})", *paragraphs(found), tables_text(found)]  # fmt: skip
+              f"![Ranks on each problem]({figure})",
+              *paragraphs(found), tables_text(found)]  # fmt: skip
     return f"{before}{MARKS[0]}\n" + "\n\n".join(inside) + f"\n{MARKS[1]}{after}"
 
 
@@ -132,4 +133,4 @@ def _page(budget: str, target: str) -> None:
 
 if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
-    {"keep": _keep, "page": _page}[what](*arguments)
+    (_keep if what == "keep" else _page)(*arguments)

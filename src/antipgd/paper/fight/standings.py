@@ -1,4 +1,4 @@
-"""What came out of a fight: of every problem, who stands where, by how much, and who is out and why."""
+"""What came out of a fight: who stands where, by how much, and who is out and why."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -164,8 +164,8 @@ def _ranked(
     }  # fmt: skip
     by = {ranking: ranked(many) if len(many) else [] for ranking, many in samples.items()}
     return [
-        Standing(one, settled, {r: samples[r][i] for r in RANKINGS}, {r: by[r][i] for r in RANKINGS},
-                 _measured(bouts[GRADIENTS]))
+        Standing(one, settled, {r: samples[r][i] for r in RANKINGS},
+                 {r: by[r][i] for r in RANKINGS}, _measured(bouts[GRADIENTS]))
         for i, (one, settled, bouts) in enumerate(found)
     ]  # fmt: skip
 

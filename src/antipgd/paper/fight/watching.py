@@ -15,7 +15,7 @@ class FoulError(Exception):
 
 
 def _generators() -> dict[str, bytes]:
-    kind, keys, *rest = np.random.get_state(legacy=True)
+    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 (whether it was used)
     return {
         "Python's random": repr(random.getstate()).encode(),
         "NumPy's": repr((kind, rest)).encode() + np.asarray(keys).tobytes(),
@@ -41,7 +41,8 @@ class Referee:
         """Refuse more gradients than were declared."""
         if asked > steps * declared:
             raise FoulError(
-                f"it asked for {asked} gradients in {steps} steps and declares GRADIENTS = {declared}"
+                f"it asked for {asked} gradients in {steps} steps and declares "
+                f"GRADIENTS = {declared}"
             )
 
     def everything_else(self) -> None:
@@ -51,5 +52,6 @@ class Referee:
         for name, state in _generators().items():
             if state != self._generators[name]:
                 raise FoulError(
-                    f"it drew from {name} global generator: draws are bout.draw(n), the same for all"
+                    f"it drew from {name} global generator: draws are bout.draw(n), the same for "
+                    "all"
                 )

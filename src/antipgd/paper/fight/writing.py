@@ -1,4 +1,4 @@
-"""A fight as a page: the rules, one figure, a paragraph for each question, a table for each problem.
+"""A fight as a page: one figure, a paragraph for each question, a table for each problem.
 
 Everything is made from the standings; nothing here has a favourite.
 """
@@ -91,7 +91,8 @@ def _compared(table: Table, pair: tuple[str, str]) -> str | None:
         verdict = "undecided"
     else:
         verdict = "better" if (mean < level) == (table.kind == LOSS) else "worse"
-    return f"{table.card.problem} {verdict} ({mean:{sign}.2g}{unit} [{low:{sign}.2g}, {high:{sign}.2g}])"
+    interval = f"[{low:{sign}.2g}, {high:{sign}.2g}]"
+    return f"{table.card.problem} {verdict} ({mean:{sign}.2g}{unit} {interval})"
 
 
 def who_beats_whom(tables: Sequence[Table]) -> str:
@@ -103,8 +104,8 @@ def who_beats_whom(tables: Sequence[Table]) -> str:
         if found:
             told.append(f"{titles[pair[0]]} against {titles[pair[1]]}: {'; '.join(found)}")
     return (
-        "**Does anticorrelated noise help, and is it what helps?** Seed by seed, at equal gradients; "
-        f"ratios of test losses or points of accuracy. {'. '.join(told)}."
+        "**Does anticorrelated noise help, and is it what helps?** Seed by seed, at equal "
+        f"gradients; ratios of test losses or points of accuracy. {'. '.join(told)}."
     )
 
 
@@ -155,8 +156,8 @@ def _heading(table: Table) -> str:
     card, it = table.card, sizes(table.card.problem)
     marked = " **Few methods, few seeds: fixed beforehand, a direction.**" if card.few else ""
     return (
-        f"### {card.problem}\n\n{it.about[:1].upper()}{it.about[1:]}; {it.steps:,} gradients; judged "
-        f"on {card.seeds} seeds, each value tuned on {card.tuning} others.{marked}"
+        f"### {card.problem}\n\n{it.about[:1].upper()}{it.about[1:]}; {it.steps:,} gradients; "
+        f"judged on {card.seeds} seeds, each value tuned on {card.tuning} others.{marked}"
     )
 
 

@@ -1,6 +1,7 @@
 """The problems of the fight by name."""
 
 import importlib
+from types import ModuleType
 
 from antipgd.checks import nearest
 from antipgd.paper.fight.problem import TEST, Problem, Sizes
@@ -20,7 +21,7 @@ MODULES = {
 """Where each is made: a module with `SIZES`, by name, and `make(name, seed, held_out)`."""
 
 
-def _module(name: str):
+def _module(name: str) -> ModuleType:
     if name not in MODULES:
         raise ValueError(f"unknown problem {name!r}; {nearest(name, MODULES)}")
     return importlib.import_module(f"{_ROOM}.{MODULES[name]}")
@@ -28,10 +29,12 @@ def _module(name: str):
 
 def sizes(name: str) -> Sizes:
     """What is fixed of a problem; needs none of its data."""
-    return _module(name).SIZES[name]
+    found: Sizes = _module(name).SIZES[name]
+    return found
 
 
 def make(name: str, seed: int, held_out: str = TEST) -> Problem:
     """The problem of a seed; scores are of the held-out examples "test", while something is tuned
     of others, "validation"."""
-    return _module(name).make(name, seed, held_out)
+    problem: Problem = _module(name).make(name, seed, held_out)
+    return problem

@@ -1,4 +1,4 @@
-"""Small networks on few images: digits, Fashion-MNIST and CIFAR-10, without norm and with BatchNorm.
+"""Small networks on few images: digits, Fashion-MNIST and CIFAR-10, without and with BatchNorm.
 
 A seed draws the training images and the start. While something is tuned, scores are of other
 training images; judged is the test set. Cross-entropy; float32.
@@ -41,24 +41,30 @@ _SETTINGS = {
     "cifar10": _Setting("cifar10", 16, "lenet", 16, "none", 1000),
     "cifar10_batch_norm": _Setting("cifar10", 16, "lenet", 16, "batch", 1000),
 }
-_FASHION = {"kind": ACCURACY, "examples": 1000, "batch": 50, "full_batch": 250, "steps": 1200,
-            "lr": 0.05, "momentum": 0.9, "network": True, "seconds": 2.5e-3, "full_seconds": 4.5e-3,
-            "judging": 5.0}  # fmt: skip
-_CIFAR = {"kind": ACCURACY, "examples": 2000, "batch": 50, "full_batch": 250, "steps": 2000,
-          "lr": 0.02, "momentum": 0.9, "network": True, "seconds": 3.8e-3, "full_seconds": 8e-3,
-          "judging": 8.0}  # fmt: skip
+_FASHION = Sizes(
+    "fashion", "Fashion-MNIST: a CNN without norm, 1,000 images of 14 x 14", ACCURACY,
+    examples=1000, batch=50, full_batch=250, steps=1200, lr=0.05, momentum=0.9, network=True,
+    seconds=2.5e-3, full_seconds=4.5e-3, judging=5.0,
+)  # fmt: skip
+_CIFAR = Sizes(
+    "cifar10", "CIFAR-10: a CNN without norm, 2,000 images of 16 x 16", ACCURACY, examples=2000,
+    batch=50, full_batch=250, steps=2000, lr=0.02, momentum=0.9, network=True, seconds=3.8e-3,
+    full_seconds=8e-3, judging=8.0,
+)  # fmt: skip
+
+
+def _normed(sizes: Sizes) -> Sizes:
+    about = sizes.about.replace("without norm", "with BatchNorm")
+    return replace(sizes, name=f"{sizes.name}_batch_norm", about=about)
+
+
 SIZES = {
     one.name: one
     for one in (
         Sizes("digits", "digits: an MLP without norm, 200 images of 8 x 8", ACCURACY, examples=200,
               batch=20, full_batch=200, steps=1500, lr=0.05, momentum=0.9, network=True,
-              seconds=7e-4, full_seconds=8e-4, judging=3),
-        Sizes("fashion", "Fashion-MNIST: a CNN without norm, 1,000 images of 14 x 14", **_FASHION),
-        Sizes("fashion_batch_norm", "Fashion-MNIST: a CNN with BatchNorm, 1,000 images of 14 x 14",
-              **_FASHION),
-        Sizes("cifar10", "CIFAR-10: a CNN without norm, 2,000 images of 16 x 16", **_CIFAR),
-        Sizes("cifar10_batch_norm", "CIFAR-10: a CNN with BatchNorm, 2,000 images of 16 x 16",
-              **_CIFAR),
+              seconds=7e-4, full_seconds=8e-4, judging=3.0),
+        _FASHION, _normed(_FASHION), _CIFAR, _normed(_CIFAR),
     )
 }  # fmt: skip
 
