@@ -60,8 +60,8 @@ def test_few_methods_say_nothing_about_flatness():
 
 
 def test_the_paragraph_names_who_loses_least():
-    assert "method 0 (9." in paragraph(_survivors(1))
-    assert "method 5 (4.9" in paragraph(_survivors(-1))
+    assert "bits method 0 (9.9" in paragraph(_survivors(1))
+    assert "bits method 5 (" in paragraph(_survivors(-1))
 
 
 def test_damage_is_in_points_or_nats():

@@ -174,7 +174,7 @@ def paragraph(survivors: Survivors) -> str:
         max((len(v) for v in survivors.samples("score").values()), default=0),
     )
     return (
-        f"{survivors.title} ({count} methods, {seeds} seeds; behind the verdict the rank correlation "
+        f"{survivors.title} ({count} methods, {seeds} seeds; verdicts by the rank correlation "
         f"of scaled trace and damage): {' '.join(said) or 'nothing was measured.'}"
     )
 
