@@ -55,7 +55,8 @@ def test_names_are_those_of_what_they_are():
 
 def test_verbs_agree_over_a_clause():
     nouns, verbs = "|".join(FIRST.nouns), "|".join(FIRST.verbs)
-    pattern = rf"the (?:{nouns})(s?) that the (?:{nouns})(s?) (?:see|hear|fear|like)(s?) (?:{verbs})(s?)\b"
+    subject, seen = rf"the (?:{nouns})(s?)", "(?:see|hear|fear|like)(s?)"
+    pattern = rf"{subject} that {subject} {seen} (?:{verbs})(s?)\b"
     found = [m for text in LONG for m in re.findall(pattern, text)]
     assert len(found) > 10
     assert all((a == "s") != (d == "s") and (b == "s") != (c == "s") for a, b, c, d in found)

@@ -1,7 +1,7 @@
 """What is left of a trained network after rounding, noise and a second task; and how flat it is.
 
-Flatness is bought for this: weights that are rounded to 8 or 4 bits, that drift, that are trained on.
-Whatever is done to the weights, `score` of the problem says what is left, BatchNorm's statistics
+Flatness is bought for this: weights that are rounded to 8 or 4 bits, that drift, that are trained
+on. Whatever is done to the weights, `score` of the problem says what is left, BatchNorm's statistics
 estimated anew. All sizes are fixed here, the same for every contestant.
 """
 
@@ -25,7 +25,7 @@ DRAWS = 4
 SECOND_STEPS = 60
 SECOND_RATES = {"sgd": 0.03, "adamw": 25.0}
 """The rate of fine-tuning, which is SGD's for everybody, in units of the problem's own: chosen on
-seeds from 5000 on so that something is left of the first task, and something learnt of the second."""
+seeds from 5000 on so that something is left of the first task and something learnt of the second."""
 SECOND_MOMENTUM = 0.9
 EQUAL_LOSS = 0.1
 """Of the training examples, where classifiers are compared: what a temperature brings them to."""
@@ -37,10 +37,10 @@ one; products with the Hessian, and those of effective sharpness."""
 def survive(problem: Network, w: Tensor, *, lr: float, seed: int) -> dict[str, float]:
     """Columns by name, of the weights that were judged; asked once at the end of a judged bout.
 
-    `lr` is the learning rate of the base, `seed` that of the bout. Draws come from the noise stream,
-    never from global generators. Scores are by the problem's kind, accuracies or held-out losses.
-    A column that makes no sense is left out: the trace of a classifier that no temperature brings to
-    `EQUAL_LOSS`, effective sharpness at the limit of stability (`at_limit` counts the eigenvalues
+    `lr` is the learning rate of the base, `seed` that of the bout. Draws come from the noise
+    stream, never from global generators. Scores are by the problem's kind, accuracies or held-out losses.
+    A column that makes no sense is left out: the trace of a classifier that no temperature brings
+    to `EQUAL_LOSS`, effective sharpness at the limit of stability (`at_limit` counts the eigenvalues
     there) or of an optimizer other than SGD.
     """
     w = w.detach()
@@ -157,8 +157,8 @@ def _how_flat(problem: Network, w: Tensor, lr: float) -> dict[str, float]:
 
 
 def _scaled_trace(problem: Network, parts: _Parts, rows: Tensor) -> dict[str, float]:
-    """Σ_l ‖w_l‖² tr_l / n_l, of classifiers at equal loss: the rise of the loss by noise relative to
-    the rms of each tensor."""
+    """Σ_l ‖w_l‖² tr_l / n_l, of classifiers at equal loss: the rise of the loss by noise relative
+    to the rms of each tensor."""
     try:
         if problem.sizes.kind == LOSS or not hasattr(problem, "logits"):
             here = flatness.at(parts.loss, parts, [rows])

@@ -174,8 +174,8 @@ def paragraph(survivors: Survivors) -> str:
         max((len(v) for v in survivors.samples("score").values()), default=0),
     )
     return (
-        f"{survivors.title} ({count} methods, {seeds} seeds; behind the verdict the rank correlation of "
-        f"scaled trace and damage): {' '.join(said) or 'nothing was measured.'}"
+        f"{survivors.title} ({count} methods, {seeds} seeds; verdicts by the rank correlation "
+        f"of scaled trace and damage): {' '.join(said) or 'nothing was measured.'}"
     )
 
 

@@ -2,13 +2,13 @@
 
 A tale introduces two names and goes on with sentences that need what came before: verbs that agree
 with a subject before a clause, names that are referred to by what they are, brackets and quotes
-that must be closed, sums that are right. Every choice is a word of the noise stream, and whole tales
-tell which choices were made: −ln p of a text is the sum of ln k over its choices among k, but for the
-last one where a text is cut off. That is the floor: no model has a smaller expected loss.
+that must be closed, sums that are right. Every choice is a word of the noise stream, and a whole
+tale tells which were made: −ln p of a text is the sum of ln k over its choices among k, but for
+the last one where a text is cut off. That is the floor: no model has a smaller expected loss.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -71,7 +71,7 @@ class Teller:
 
     def _tale(self) -> None:
         people = self._people()
-        sentences = (
+        sentences: Sequence[Callable[[], None]] = (
             self._agreement, self._arithmetic, self._brackets,
             lambda: self._reference(people), lambda: self._speech(people),
         )  # fmt: skip
@@ -138,9 +138,9 @@ class Teller:
         while True:
             deeper = not waiting or (len(waiting) < _DEEPEST and self._choose((True, False)))
             if deeper:
-                opening, closing = self._choose(_BRACKETS)
-                waiting.append(closing)
-                self._say(opening)
+                pair = self._choose(_BRACKETS)
+                waiting.append(pair[1])
+                self._say(pair[0])
             else:
                 self._say(waiting.pop())
             if not waiting:
