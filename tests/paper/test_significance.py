@@ -14,6 +14,7 @@ from antipgd.paper.significance import (
     benjamini_hochberg,
     holm,
     mean_p,
+    needed_among,
     needed_for_mean,
     needed_for_share,
     share_interval,
@@ -74,6 +75,20 @@ def test_two_bounds_need_more_than_one():
     inside = np.abs(samples.mean(axis=1)) + reach < 0.5
     assert np.mean(inside) == pytest.approx(0.8, abs=0.02)
     assert n > 1.2 * needed_for_mean(middle, 0.5)
+
+
+def test_many_comparisons_need_more_samples_each():
+    """Alone it is the number of the mean; among ten, samples of that many fall at a tenth of 5 %
+    as often as they should."""
+    one = Estimate(0.5, 1 / math.sqrt(12), 12)  # of deviation 1
+    p = mean_p(one, 0.0)
+    assert needed_among(p, 12, 1) == needed_for_mean(one, 0.0)
+    n = needed_among(p, 12, 10)
+    rng = np.random.default_rng(3)
+    found = stats.ttest_1samp(rng.normal(0.5, 1, (20_000, n)), 0, axis=1).pvalue
+    assert np.mean(found < 0.005) == pytest.approx(0.8, abs=0.02)
+    assert needed_among(1.0, 12, 10) is None
+    assert needed_among(0.0, 12, 10) is None
 
 
 def test_no_number_of_samples_helps():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from antipgd.theory import (
+    batches,
     equivalences,
     finder,
     finite_rate,
@@ -31,7 +32,8 @@ def public(module):
 
 
 @pytest.mark.parametrize(
-    "module", [equivalences, finder, finite_rate, linear, pac_bayes, regularisation, valley]
+    "module",
+    [batches, equivalences, finder, finite_rate, linear, pac_bayes, regularisation, valley],
 )
 def test_every_public_function_has_its_row(module):
     first = {name for row in ROWS for name in re.findall(r"`(\w+)`", row[0])}

@@ -9,6 +9,7 @@ import pytest
 
 import antipgd.theory
 from antipgd.theory import (
+    batches,
     equivalences,
     finder,
     linear,
@@ -27,7 +28,7 @@ NO_FORMULA = {
     "ratio_by_direction",
 }  # fmt: skip
 MODULES = [
-    equivalences, finder, linear, pac_bayes, regularisation, valley,
+    batches, equivalences, finder, linear, pac_bayes, regularisation, valley,
     clocks, flows, ratios, regularisers,
 ]  # fmt: skip
 FORMULAS = [

@@ -146,7 +146,22 @@ def _add_records(commands: Any) -> None:
     parser.add_argument(
         "--figures", type=Path, metavar="DIR", help="draw the curves into DIR, a PNG an experiment"
     )
+    parser.add_argument(
+        "--unpack", type=Path, metavar="DIR",
+        help="put what ships into DIR, so that `antipgd tune` and `antipgd paper --scale` with "
+        "--out DIR go on from there",
+    )  # fmt: skip
     parser.set_defaults(command=_records)
+
+
+def _unpack(scale: str, folder: Path) -> int:
+    from antipgd.paper.files import make_folder
+    from antipgd.paper.networks.shipped import unpack
+    from antipgd.paper.store import Store
+
+    make_folder(folder)
+    print(f"{unpack(scale, Store(folder / 'store', say))} records put into {folder}")
+    return 0
 
 
 def _records(options: argparse.Namespace) -> int:
@@ -163,6 +178,8 @@ def _records(options: argparse.Namespace) -> int:
             scale = scale_to_use(options.scale, options.out)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if options.unpack is not None:
+        return _unpack(scale.name, options.unpack)
     runs = {run.name: run for run in network_runs(scale)}
     if options.out is None:
         found = shipped(scale.name)

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 from antipgd.paper.claims import HOLDS, UNDECIDED, Claim, worst
-from antipgd.paper.significance import benjamini_hochberg, holm
+from antipgd.paper.significance import benjamini_hochberg, holm, needed_among
 
 NOT_JUDGED = "not judged"
 LEVEL_OF_ROWS = 0.05  # the chance that any part of a row is decided wrongly
@@ -112,7 +112,7 @@ def together(parts: Sequence[Claim], control: str = "Holm") -> list[Claim]:
     kept = {part.id for part, falls in zip(compared, fallen, strict=True) if falls}
     return [
         part if part.p is None or part.verdict == UNDECIDED or part.id in kept
-        else replace(part, verdict=UNDECIDED,
+        else replace(part, verdict=UNDECIDED, needed=needed_among(part.p, part.n, len(compared)),
                      tested=f"{part.tested} (undecided by {control} over {len(compared)})")
         for part in parts
     ]  # fmt: skip

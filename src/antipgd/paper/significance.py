@@ -50,9 +50,24 @@ def needed_for_mean(estimate: Estimate, *bounds: float) -> int | None:
         return None
     deviation = estimate.sem * math.sqrt(estimate.n)
     effects = [abs(estimate.mean - bound) / deviation for bound in bounds]
+    return _needed_for(effects, LEVEL)
+
+
+def needed_among(p: float, n: int, many: int) -> int | None:
+    """How many samples would give a mean whose p is this with n of them a p that falls among so
+    many comparisons, whatever becomes of the others, with 80 % power. None where p tells no effect.
+    """
+    if not 0 < p < 1 or n < 2:
+        return None
+    effect = -float(stdtrit(n - 1, p / 2)) / math.sqrt(n)
+    return _needed_for([effect], 1 - (1 - LEVEL) / many)
+
+
+def _needed_for(effects: Sequence[float], level: float) -> int | None:
+    """Samples that tell means so many deviations away from all their bounds, at a level."""
 
     def power(n: int) -> float:
-        edge = float(stdtrit(n - 1, (1 + LEVEL) / 2))
+        edge = float(stdtrit(n - 1, (1 + level) / 2))
         return 1 - sum(float(nct.cdf(edge, n - 1, effect * math.sqrt(n))) for effect in effects)
 
     return _first(power)

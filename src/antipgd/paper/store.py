@@ -211,6 +211,19 @@ class Store:
         found = self._read("record", run)
         return found.result if found is not None and found.current else None  # type: ignore[return-value]
 
+    def runs(self, from_plain: Callable[[Mapping[str, Any]], Spec]) -> list[Spec]:
+        """What there are current records of, by their names."""
+        found = []
+        for path in sorted((self.root / "record").glob("*/*.json")):
+            try:
+                run = from_plain(json.loads(path.read_bytes().splitlines()[2])["run"])
+            except (IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+                self._warn(f"{path}: it is left out, for it cannot be understood ({error!r:.200})")
+                continue
+            if self.get(run) is not None:
+                found.append(run)
+        return found
+
     def provenance(self, run: Spec) -> dict[str, Any] | None:
         """Which code made the record of a run, on what and when."""
         found = self._read("record", run)

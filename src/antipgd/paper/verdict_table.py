@@ -73,7 +73,8 @@ def _name(part: Claim) -> str:
 
 
 def _measured(part: Claim) -> str:
-    return f"{part.value:.3g} [{part.low:.3g}, {part.high:.3g}]".replace("-", "−")
+    shown = f"{part.value:.3g} [{part.low:.3g}, {part.high:.3g}]".replace("-", "−")
+    return f"{shown}, n = {part.needed:,} would decide" if part.needed else shown
 
 
 def in_short(table: str) -> str:

@@ -158,6 +158,7 @@ def _arms(runs: Iterable[Training]) -> set[tuple[str, str, int]]:
 if __name__ == "__main__":
     name, root, path = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     store, commits = Store(root), dict(word.split("=") for word in sys.argv[4:])
-    runs = reached(scale_to_use(name, root.parent), store)
+    runs: list[Any] = reached(scale_to_use(name, root.parent), store)
+    runs += store.runs(Training.from_plain)  # also of a search that is not over
     text = "\n".join(lines(name, store, runs, commits)) + "\n"
     write(path, lzma.compress(text.encode(), preset=9))

@@ -12,6 +12,7 @@ with needed_by("antipgd.torch", "torch"):
     import torch as _torch  # noqa: F401
 
 from antipgd.torch.attaching import attach
+from antipgd.torch.batches import AnticorrelatedBatches
 from antipgd.torch.cleaning import clean_state_dict
 from antipgd.torch.forward.perturbing import perturb
 from antipgd.torch.handle import Noise
@@ -24,6 +25,7 @@ from antipgd.torch.sgd import AntiPGD
 
 __all__ = [
     "AntiPGD",
+    "AnticorrelatedBatches",
     "Noise",
     "attach",
     "biases",

@@ -23,8 +23,9 @@ from antipgd.paper.networks.shipped import (
     shipped,
     stored_records,
     summary,
+    unpack,
 )
-from antipgd.paper.networks.spec import MEASURES
+from antipgd.paper.networks.spec import MEASURES, Training
 from antipgd.paper.networks.train import train
 from antipgd.paper.record import Record
 from antipgd.paper.reproduce import _extended, _Plan, _shipped
@@ -89,6 +90,48 @@ def test_a_store_survives_being_shipped_with_what_went_on(elsewhere, tmp_path):
     path.write_bytes(lzma.compress(b'{"command": "", "made": {}, "versions": {}}\n'))
     assert len(before) == 64
     assert records_digest("smoke") != before
+
+
+def test_what_ships_can_be_gone_on_from_elsewhere(elsewhere, tmp_path):
+    """Unpacked, gone on from and shipped again: nothing is lost, and digests stay those of what was
+    measured, not of what ships."""
+    first, other = Store(tmp_path / "here"), Store(tmp_path / "there")
+    runs = [SMOKE.training("gd", 0), SMOKE.training("anti", 0)]
+    first.put(ended(runs[0], trace=1 / 3))
+    path = elsewhere / "smoke.jsonl.xz"
+    path.write_bytes(lzma.compress("\n".join(lines("smoke", first, runs)).encode()))
+    assert unpack("smoke", other) == 1
+    shipped.cache_clear()
+    assert unpack("smoke", other) == 0
+    assert other.get(runs[0]).points[0][2 + MEASURES.index("trace")] == 0.333333
+    assert other.provenance(runs[0])["shipped"] == "to six digits"
+    other.put(ended(runs[1]))
+    path.write_bytes(lzma.compress("\n".join(lines("smoke", other, runs)).encode()))
+    shipped.cache_clear()
+    found = shipped("smoke")
+    assert found.digests == {
+        runs[0].name: digest_of(ended(runs[0], trace=1 / 3)),
+        runs[1].name: digest_of(ended(runs[1])),
+    }
+    assert other.runs(Training.from_plain) == sorted(runs, key=lambda run: run.name)
+
+
+def test_a_store_names_what_it_has_and_says_what_it_cannot_read(tmp_path):
+    said = []
+    store, run = Store(tmp_path / "store", said.append), SMOKE.training("gd", 0)
+    store.put(ended(run))
+    broken = store.root / "record" / "ab" / "abc.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("one\ntwo\n{}\n")
+    assert store.runs(Training.from_plain) == [run]
+    assert len(said) == 1
+    assert "abc.json: it is left out, for it cannot be understood (KeyError('run'))" in said[0]
+
+
+def test_how_records_were_made_is_told_in_short():
+    assert room._all(["b", "a", "b"]) == "a, b"
+    assert room._all("dacb") == "a to d (4 different)"
+    assert room._all(["a to d (4 different)", "f", "e"]) == "a to d (4 different), e, f"
 
 
 def test_a_digest_tells_the_last_bit():

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antipgd.noise.inplace import Targets
+from antipgd.noise.orders import epoch_order
 from antipgd.noise.stream import stream_key
 from antipgd.paper.fight.descending import OPTIMIZERS
 from antipgd.paper.fight.problem import FULL, REPLACEMENT, SHUFFLED, Problem, Sizes
-from antipgd.paper.simulation.orders import epoch
 
 _DRAWN = 256  # batches with replacement
 
@@ -50,7 +50,7 @@ def batches(sizes: Sizes, order: str, seed: int) -> Callable[[int], Tensor | Non
 
 def _shuffled(seed: int, number: int, examples: int, batch: int) -> NDArray[np.int64]:
     """An epoch."""
-    return epoch(SHUFFLED, seed, number, examples)
+    return epoch_order(SHUFFLED, seed, number, examples)
 
 
 def _with_replacement(seed: int, number: int, examples: int, batch: int) -> NDArray[np.int64]:

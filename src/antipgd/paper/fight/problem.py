@@ -26,8 +26,9 @@ class Sizes:
     those of `full` methods `full_batch`: all where that is affordable. The base optimizer, "sgd"
     (heavy ball with `momentum`) or "adamw", has learning rates that are multiples of `lr`, which
     fall to nothing over the last sixth of the steps. Ranks are by `kind`, "loss" or "accuracy".
-    `network` says that the weights are those of a network: survival is measured. `seconds` is what a gradient of a mini-batch took on one core,
-    `full_seconds` one of a full batch, `judging` what is measured at the end: for forecasts only.
+    `network` says that the weights are those of a network: survival is measured. `seconds` is what
+    a gradient of a mini-batch took on one core, `full_seconds` one of a full batch, `judging` what
+    is measured at the end: for forecasts only.
     """
 
     name: str

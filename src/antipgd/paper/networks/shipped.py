@@ -1,8 +1,9 @@
 """Records of trainings that ship with the package, so that the page needs no training.
 
 One file for each scale, compressed: a line that says which command made them and where, then a line
-for each record. Written from a store by `python -m antipgd.paper.verdicts SCALE STORE FILE …`.
-`summary` is their table.
+for each record. Written from a store by `python -m antipgd.paper.verdicts SCALE STORE FILE …`;
+`unpack` is the way back, so that another machine goes on where this one ended. `summary` is their
+table.
 """
 
 import hashlib
@@ -50,6 +51,17 @@ def shipped(scale: str) -> Shipped | None:
     current = [record for record in records if record.run.versions.items() <= made_by]
     exact = {r.run.name: digest for r, digest in zip(records, digests, strict=True)}
     return Shipped({r.run.name: r for r in current}, head["command"], head["made"], exact)
+
+
+def unpack(scale: str, store: Store) -> int:
+    """Put what ships of a scale into a store that lacks it; how many there were. Their numbers have
+    six digits, and they say so; their digests are of what was measured."""
+    found = shipped(scale)
+    missing = [r for r in found.records.values() if store.get(r.run) is None] if found else []
+    for record in missing:
+        made = {**found.made, "shipped": "to six digits", "digest": found.digests[record.run.name]}  # type: ignore[union-attr]
+        store.put(record, made)
+    return len(missing)
 
 
 def digest_of(record: Record) -> str:
@@ -144,18 +156,21 @@ def lines(
     versions = {k: v for record in records for k, v in record.run.versions.items()}
     command = f"antipgd paper --scale {scale}"
     yield json.dumps({"command": command, "made": kept, "versions": versions})
-    for record in records:
+    for record, by in zip(records, made, strict=True):
         plain = asdict(record) | {"run": json.loads(record.run.canonical()),
-                                  "digest": digest_of(record)}  # fmt: skip
+                                  "digest": by.get("digest", digest_of(record))}  # fmt: skip
         yield json.dumps(_short(plain), sort_keys=True, separators=(",", ":"))
 
 
 def _all(values: Iterable[str]) -> str:
-    """The values that occur, the least first; of many the least, the largest and their number."""
-    found = sorted(set(values))
-    if len(found) < 3:
-        return ", ".join(found)
-    return f"{found[0]} to {found[-1]} ({len(found)} different)"
+    """The values that occur, the least first; of many the least, the largest and their number.
+    What says so already, of records that had been shipped before, stays as it is."""
+    every = sorted(set(values))
+    before = [one for one in every if one.endswith(" different)")]
+    found = [one for one in every if one not in before]
+    if len(found) > 2:
+        found = [f"{found[0]} to {found[-1]} ({len(found)} different)"]
+    return ", ".join(before + found)
 
 
 def _short(record: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from antipgd.noise.laws import Law, as_law
 from antipgd.noise.stream import stream_key
 from antipgd.paper.methods import SIMULATED
-from antipgd.paper.simulation.orders import visited_rows
+from antipgd.paper.simulation.orders import BALANCED, visited_rows
 from antipgd.paper.simulation.problems import PROBLEMS, Problem
 from antipgd.paper.simulation.problems.problem import Array
 from antipgd.paper.simulation.spec import Run
@@ -119,7 +119,7 @@ class Block:
         return mask
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
-        """Of the steps after first … last−1; none where steps draw their own."""
+        """Of the steps after first … last−1; none where steps find their own."""
         run = self.shared
         return visited_rows(run.order, run.seed, self.problem.examples, run.batch or 0, first, last)
 
@@ -156,10 +156,11 @@ _SHARED_FIELDS = tuple(f.name for f in fields(Run) if f.name not in LANE_FIELDS)
 
 def _company(run: Run) -> tuple[object, ...]:
     """Runs in one block agree in this: every field that is not a lane's own, the gradient, and
-    whether there is momentum."""
+    whether there is momentum. Where gradients decide on the next batch, a run is alone."""
     silent = run if run.taps else replace(run, noisy="all")
     shared = tuple(getattr(silent, name) for name in _SHARED_FIELDS)
-    return (*shared, SIMULATED[run.method].gradient, run.momentum > 0)
+    alone = run.name if run.order == BALANCED else ""
+    return (*shared, SIMULATED[run.method].gradient, run.momentum > 0, alone)
 
 
 def _by_law(runs: Sequence[Run]) -> list[list[Run]]:

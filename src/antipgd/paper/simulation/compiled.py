@@ -13,11 +13,12 @@ from antipgd.noise import stream, transforms
 from antipgd.noise.inplace import law_arguments
 from antipgd.paper.pipeline import Tick
 from antipgd.paper.simulation import directions, lanes
+from antipgd.paper.simulation.balancing import PairBalance
 from antipgd.paper.simulation.blocks import LANES, Block
 from antipgd.paper.simulation.problems import codes, layers, products
 from antipgd.paper.simulation.problems import kernels as problems
 from antipgd.paper.simulation.problems.problem import Array
-from antipgd.paper.simulation.stepping import RELAX_STEPS, RELAX_TOLERANCE
+from antipgd.paper.simulation.stepping import RELAX_STEPS, RELAX_TOLERANCE, balance_of
 
 jit = jit_with(noise, stream, transforms, problems, products, layers, codes, lanes, directions)
 
@@ -48,17 +49,52 @@ def _renew(lag, row, stays, taps, sigmas, current):
 
 
 @jit
+def _first_alive(alive):
+    """The lane of a run that is alone."""
+    for lane in range(LANES):
+        if alive[lane]:
+            return lane
+    return 0
+
+
+@jit
+def _next_rows(n, order, following, total, indices):
+    """What `balancing.PairBalance.rows` returns, into `indices`."""
+    begin = n * indices.shape[0] % order.shape[0]
+    if begin == 0 and n > 0:
+        order[:] = following
+        total[:] = 0
+    indices[:] = order[begin : begin + indices.shape[0]]
+
+
+@jit
+def _show(
+    n, code, matrix, vector, indices, shift, w, work, r, watched, g, lane, one, label,
+    order, following, total, first,
+):  # fmt: skip
+    """The gradient of each example of a batch, for the next epoch's order."""
+    begin = n * indices.shape[0] % order.shape[0]
+    for i in range(indices.shape[0]):
+        lanes.choose(indices[i : i + 1], matrix, vector, one, label)
+        problems.gradient(code, one, label, shift[LANES * i :], w, work, r, watched, g)
+        lanes.balance(begin + i, lane, g, order, following, total, first)
+
+
+@jit
 def _advance(
-    code, matrix, vector, batch, rows, law, keys, mask, taps, labelled, first, last, sigmas,
+    code, matrix, vector, batch, rows, order, following, total, paired, law, keys, mask, taps,
+    labelled, first, last, sigmas,
     watching, low, high, weights, alive, eta, frozen, diverged_at, left_at,
     hold, pairs, kept, kind, beta, nesterov, memory, powers, averaged_from, sums,
 ):  # fmt: skip
     """Steps first … last−1; row k of `sigmas` belongs to draw newest + 2 − rows of taps + k, where
-    `newest` is the last one that came before them. `rows` are those of each step, or none."""
+    `newest` is the last one that came before them. `rows` are those of each step, or none; `order`
+    to `paired` are a `balancing.PairBalance`, or empty."""
     size, depth, newest = weights.shape[0], taps.shape[0], -(-first // hold)
     used = batch if batch > 0 else vector.shape[0]
     chosen, labels = np.empty((batch, matrix.shape[1])), np.empty(batch)
     indices = np.empty(batch, np.int64)
+    one, label, lane_of_run = np.empty((1, matrix.shape[1])), np.empty(1), _first_alive(alive)
     room = max(used, vector.shape[0]) * LANES  # the last look takes all examples
     shift, r = np.zeros(room), np.empty(room)
     label_draws, everywhere, negative = np.empty(used * LANES), np.ones(used), -mask
@@ -82,7 +118,11 @@ def _advance(
             lanes.draw_into(keys[2], n + 1, law, everywhere, words, signs, xi, label_draws)
             lanes.shift_labels(used, labelled, sigmas[row], label_draws, shift)
         if batch > 0:
-            if rows.shape[0] > 0:
+            if order.shape[0] > 0:
+                _next_rows(n, order, following, total, indices)
+                _show(n, code, matrix, vector, indices, shift, w, work, r, watched, g, lane_of_run,
+                      one, label, order, following, total, paired)  # fmt: skip
+            elif rows.shape[0] > 0:
                 indices[:] = rows[n - first]
             else:
                 noise.draw_indices(keys[1], n + 1, vector.shape[0], words, indices)
@@ -192,6 +232,8 @@ class CompiledStepper:
             directions.fresh_powers(),
         )
         self._sums = np.zeros((3, LANES))
+        balance = balance_of(block) or PairBalance(0, 0, 0)
+        self._balance = (balance.order, balance.following, balance.total, balance.first)
 
     def weights(self) -> Array:
         return np.where(self._alive[:, None], self._w.reshape(-1, LANES).T, self._frozen)
@@ -203,8 +245,9 @@ class CompiledStepper:
         block, run, first, depth = self.block, self.block.shared, self.step, len(self._taps)
         low, high = run.leave or (0.0, 0.0)
         _advance(
-            *self._data, run.batch or 0, block.rows(first, last), law_arguments(block.law),
-            np.array(block.keys, np.uint64), block.mask, self._taps, block.labelled, first, last,
+            *self._data, run.batch or 0, block.rows(first, last), *self._balance,
+            law_arguments(block.law), np.array(block.keys, np.uint64), block.mask, self._taps,
+            block.labelled, first, last,
             block.sigmas(run.draws_by(first) + 2 - max(depth, 1), run.draws_by(last) + 1),
             run.leave is not None, low, high,
             self._w, self._alive, self._eta, self._frozen, self.diverged_at, self.left_at,

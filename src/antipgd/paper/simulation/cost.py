@@ -51,7 +51,7 @@ def _descents(run: Run) -> Block:
 def _kind(block: Block) -> tuple[object, ...]:
     run = block.shared
     return (run.problem, run.settings, run.batch, run.law, len(block.taps), run.hold,
-            run.optimizer, run.momentum > 0, run.average is None)  # fmt: skip
+            run.optimizer, run.momentum > 0, run.average is None, run.order)  # fmt: skip
 
 
 class Pace:

@@ -125,6 +125,32 @@ def choose(indices, matrix, vector, chosen, labels):
 
 
 @jit
+def _differs_along(lane, total, first, g):
+    """⟨total, first − g⟩ of a lane."""
+    product = 0.0
+    for j in range(total.shape[0]):
+        product += total[j] * (first[j] - g[LANES * j + lane])
+    return product
+
+
+@jit
+def balance(place, lane, g, order, following, total, first):
+    """What `balancing.PairBalance.show` does with the gradient of a lane."""
+    pair, last = place // 2, order.shape[0] - 1
+    if place % 2 == 0:
+        for j in range(first.shape[0]):
+            first[j] = g[LANES * j + lane]
+        following[pair] = order[place]
+        return
+    ahead = _differs_along(lane, total, first, g) <= 0
+    for j in range(total.shape[0]):
+        difference = first[j] - g[LANES * j + lane]
+        total[j] += difference if ahead else -difference
+    following[pair] = order[place - 1 if ahead else place]
+    following[last - pair] = order[place if ahead else place - 1]
+
+
+@jit
 def shift_labels(n, labelled, sigma, draws, shift):
     """What is added to the labels: zero in lanes whose labels stay."""
     scale = labelled * sigma

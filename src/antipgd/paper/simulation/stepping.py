@@ -16,8 +16,9 @@ from antipgd.noise.inplace import law_arguments
 from antipgd.noise.stream import key_indices
 from antipgd.paper.pipeline import Tick
 from antipgd.paper.simulation import directions
+from antipgd.paper.simulation.balancing import PairBalance
 from antipgd.paper.simulation.blocks import LANES, Block
-from antipgd.paper.simulation.orders import REPLACEMENT
+from antipgd.paper.simulation.orders import BALANCED, REPLACEMENT
 from antipgd.paper.simulation.problems.problem import Array
 
 RELAX_STEPS = 100_000
@@ -82,6 +83,14 @@ def lane_draws(block: Block, key: int, step: int, count: int) -> Array:
     return drawn.astype(np.float64)
 
 
+def balance_of(block: Block) -> PairBalance | None:
+    """What orders the batches of a block whose gradients decide on them."""
+    if block.shared.order != BALANCED:
+        return None
+    assert len(block.runs) == 1
+    return PairBalance(block.shared.seed, block.problem.examples, len(block.start))
+
+
 class NumpyStepper:
     """A `Stepper` that knows nothing but the problem's NumPy functions."""
 
@@ -97,6 +106,7 @@ class NumpyStepper:
         self._memory = directions.fresh_memory(self._kind, self._W.shape)
         self._powers = directions.fresh_powers()
         self._sums = np.zeros((3, LANES))
+        self._balance = balance_of(block)
 
     def weights(self) -> Array:
         return self._W.copy()
@@ -159,7 +169,9 @@ class NumpyStepper:
         examples, batch = block.problem.examples, block.shared.batch
         _, batch_key, label_key = block.keys
         rows = None if batch is None else key_indices(batch_key, step, batch, examples)
-        if batch is not None and block.shared.order != REPLACEMENT:
+        if self._balance is not None and batch is not None:
+            rows = self._balance.rows(step - 1, batch)
+        elif batch is not None and block.shared.order != REPLACEMENT:
             (rows,) = block.rows(step - 1, step)
         shift = None
         if block.labelled.any():
@@ -172,7 +184,20 @@ class NumpyStepper:
             return block.problem.gradient(W, block.data, rows, shift)
 
         with np.errstate(over="ignore", invalid="ignore"):
+            if self._balance is not None and rows is not None:
+                self._show(self._balance, step, rows, shift)
             return GRADIENTS[block.gradient](at, self._W, sigma)
+
+    def _show(
+        self, balance: PairBalance, step: int, rows: NDArray[np.int64], shift: Array | None
+    ) -> None:
+        """The gradient of each example of a batch, for the next epoch's order."""
+        block, lane = self.block, self.block.runs[0][0]
+        begin = (step - 1) * len(rows) % block.problem.examples
+        for i in range(len(rows)):
+            own = None if shift is None else shift[:, i : i + 1]
+            each = block.problem.gradient(self._W, block.data, rows[i : i + 1], own)
+            balance.show(begin + i, each[lane])
 
     def _injection(self, newest: int, sigmas: Array) -> Array:
         """Σ_j taps[j] σ_{newest−j} ξ_{newest−j}, from the newest draw to the oldest, but for those
