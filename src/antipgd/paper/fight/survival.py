@@ -1,8 +1,8 @@
 """What is left of a trained network after rounding, noise and a second task; and how flat it is.
 
 Flatness is bought for this: weights that are rounded to 8 or 4 bits, that drift, that are trained
-on. Whatever is done to the weights, `score` of the problem says what is left, BatchNorm's statistics
-estimated anew. All sizes are fixed here, the same for every contestant.
+on. Whatever is done to the weights, `score` of the problem says what is left, BatchNorm's
+statistics estimated anew. All sizes are fixed here, the same for every contestant.
 """
 
 import math
@@ -25,7 +25,8 @@ DRAWS = 4
 SECOND_STEPS = 60
 SECOND_RATES = {"sgd": 0.03, "adamw": 25.0}
 """The rate of fine-tuning, which is SGD's for everybody, in units of the problem's own: chosen on
-seeds from 5000 on so that something is left of the first task and something learnt of the second."""
+seeds from 5000 on so that something is left of the first task and something learnt of the
+second."""
 SECOND_MOMENTUM = 0.9
 EQUAL_LOSS = 0.1
 """Of the training examples, where classifiers are compared: what a temperature brings them to."""
@@ -38,10 +39,10 @@ def survive(problem: Network, w: Tensor, *, lr: float, seed: int) -> dict[str, f
     """Columns by name, of the weights that were judged; asked once at the end of a judged bout.
 
     `lr` is the learning rate of the base, `seed` that of the bout. Draws come from the noise
-    stream, never from global generators. Scores are by the problem's kind, accuracies or held-out losses.
-    A column that makes no sense is left out: the trace of a classifier that no temperature brings
-    to `EQUAL_LOSS`, effective sharpness at the limit of stability (`at_limit` counts the eigenvalues
-    there) or of an optimizer other than SGD.
+    stream, never from global generators. Scores are by the problem's kind, accuracies or held-out
+    losses. A column that makes no sense is left out: the trace of a classifier that no temperature
+    brings to `EQUAL_LOSS`, effective sharpness at the limit of stability (`at_limit` counts the
+    eigenvalues there) or of an optimizer other than SGD.
     """
     w = w.detach()
     return {
