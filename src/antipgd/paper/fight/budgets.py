@@ -44,7 +44,7 @@ DEAR = (
     Card("cifar10_batch_norm", 5, 2, IMAGES),
 )
 BUDGETS: dict[str, tuple[Card, ...]] = {
-    "25m": tuple(Card(name, 12) for name in CHEAP),
+    "25m": tuple(Card(name, 15) for name in CHEAP),
     "3h": (*(Card(name, 20) for name in CHEAP),
            *(replace(card, seeds=3, methods=IMAGES) for card in DEAR)),
     "night": (*(Card(name, 30) for name in CHEAP), *DEAR,

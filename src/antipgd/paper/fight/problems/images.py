@@ -44,12 +44,12 @@ _SETTINGS = {
 _FASHION = Sizes(
     "fashion", "Fashion-MNIST: a CNN without norm, 1,000 images of 14 x 14", ACCURACY,
     examples=1000, batch=50, full_batch=250, steps=1200, lr=0.05, momentum=0.9, network=True,
-    seconds=2.5e-3, full_seconds=4.5e-3, judging=5.0,
+    seconds=2.5e-3, full_seconds=4.5e-3, judging=1.5,
 )  # fmt: skip
 _CIFAR = Sizes(
     "cifar10", "CIFAR-10: a CNN without norm, 2,000 images of 16 x 16", ACCURACY, examples=2000,
     batch=50, full_batch=250, steps=2000, lr=0.02, momentum=0.9, network=True, seconds=3.8e-3,
-    full_seconds=8e-3, judging=8.0,
+    full_seconds=8e-3, judging=2.5,
 )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ SIZES = {
     for one in (
         Sizes("digits", "digits: an MLP without norm, 200 images of 8 x 8", ACCURACY, examples=200,
               batch=20, full_batch=200, steps=1500, lr=0.05, momentum=0.9, network=True,
-              seconds=7e-4, full_seconds=8e-4, judging=3.0),
+              seconds=7e-4, full_seconds=8e-4, judging=0.5),
         _FASHION, _normed(_FASHION), _CIFAR, _normed(_CIFAR),
     )
 }  # fmt: skip
