@@ -1,6 +1,7 @@
 """The one figure of a fight: ranks of all methods on each problem."""
 
 from collections.abc import Sequence
+from textwrap import fill
 
 from antipgd.paper import figures
 from antipgd.paper.fight.planning import GRADIENTS
@@ -9,6 +10,7 @@ from antipgd.paper.fight.standings import Table, overall
 
 _ANTI, _ONE, _TWO = "anticorrelated noise", "one gradient a step", "two gradients a step"
 LEGEND = {_ANTI: figures.COLOURS["anti"], _ONE: "#555555", _TWO: figures.COLOURS["sgd"]}
+_LETTERS = 8  # of a title: nine columns stand side by side
 Mark = tuple[float, float, float, str] | str
 
 
@@ -29,12 +31,12 @@ def draw(tables: Sequence[Table]) -> figures.Figure:
     over = overall(tables, GRADIENTS)
     names = [*over, *(name for name in methods if name not in over)]
     colours = {name: _colour(name, methods[name].gradients) for name in names}
-    whole = [("mean of those with all", over)] if over else []
+    whole = [("mean rank", over)] if over else []
     by = whole + [(table.card.problem, {name: one.ranks[GRADIENTS]
                                         for name, one in table.by_name().items()})
                   for table in tables if table.standings]  # fmt: skip
     columns = [
-        figures.Column(title.replace("_", " "),
+        figures.Column(fill(title.replace("_", " "), _LETTERS),
                        [_mark(ranks.get(name), colours[name]) for name in names],
                        (len(ranks) + 1) / 2)
         for title, ranks in by
