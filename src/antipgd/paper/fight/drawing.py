@@ -10,7 +10,7 @@ from antipgd.paper.fight.standings import Table, overall
 
 _ANTI, _ONE, _TWO = "anticorrelated noise", "one gradient a step", "two gradients a step"
 LEGEND = {_ANTI: figures.COLOURS["anti"], _ONE: "#555555", _TWO: figures.COLOURS["sgd"]}
-_LETTERS = 8  # of a title: nine columns stand side by side
+_LETTERS = 10  # of a title: nine columns stand side by side
 Mark = tuple[float, float, float, str] | str
 
 

@@ -132,7 +132,7 @@ def what_it_costs(tables: Sequence[Table]) -> str:
             ratios.setdefault(one.method.title, []).append(
                 per / (base.mean("seconds") / base.mean("gradients"))
             )
-    told = ", ".join(f"{title} {np.exp(np.mean(np.log(r))):.2g}" for title, r in ratios.items())
+    told = "; ".join(f"{title} {np.exp(np.mean(np.log(r))):.2g}" for title, r in ratios.items())
     return (
         f"**What does a step cost?** Seconds a step in units of SGD's, mean over problems: {told}."
     )
