@@ -71,7 +71,7 @@ paper: $(VENV)/paper
 questions: $(VENV)/paper
 	$(BIN)/antipgd paper --only questions --out results/questions
 	$(BIN)/python -m antipgd.paper.verdict_table results/questions docs/questions.md
-	for name in plateau how_anticorrelated which_law when_to_begin after_others saddle batches; do \
+	for name in plateau how_anticorrelated which_law when_to_begin after_others saddle batches layerwise; do \
 	  cp results/questions/figures/$$name.png docs/question-$$name.png || exit 1; done
 
 # NumPy and sympy; a part of what `ready` installs.

@@ -409,7 +409,7 @@ def test_arguments():
                 ValueError, match=f"hold must be a whole number >= 1.*; got {hold!r}"
             ):
                 form(1.0, hold=hold)
-        with pytest.raises(ValueError, match="relative must be True or False; got 'yes'"):
+        with pytest.raises(ValueError, match="relative must be True, False or 'filter'; got 'yes'"):
             form(1.0, relative="yes")
         with pytest.raises(ValueError, match="antithetic must be True or False; got 1"):
             form(1.0, antithetic=1)

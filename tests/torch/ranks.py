@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from antipgd.noise import draws
-from antipgd.torch import attach, expect_noise
+from antipgd.torch import attach, expect_noise, perturb
 from job import batch, even_model, full, make_model, run, sgd
 from mutations import try_on_ranks
 
@@ -130,6 +130,55 @@ def relative(rank, ranks, folder):
     fully_shard(other)
     noise = attach(sgd(other), 0.1, relative=True, seed=1, namespace="other")
     assert [m.scale for m in noise.members] == scales
+
+
+def _shaped(form, cut=None):
+    """A model with layers that take turns and filters' shares, whole or cut along an axis."""
+    model = even_model()
+    if cut is not None:
+        fully_shard(model, shard_placement_fn=lambda p: Shard(min(cut, p.dim() - 1)))
+    optimizer = sgd(model)
+    on = (optimizer,) if form == "weights" else (model, optimizer)
+    add = attach if form == "weights" else perturb
+    return model, optimizer, add(*on, SIGMA, relative="filter", layers="one", seed=SEED)
+
+
+def shaped(rank, ranks, folder):
+    """What each rank has of them is one process's, however cut; and it is resumed."""
+    for cut, form in product((0, 1), ("weights", "forward")):
+        alone, its_optimizer, its_noise = _shaped(form)
+        model, optimizer, noise = _shaped(form, cut)
+        for ours, whole in zip(noise.members, its_noise.members, strict=True):
+            assert ours.scale == whole.scale
+            assert whole.shares is None or torch.equal(ours.shares, whole.shares)
+        for _ in range(5):
+            train(alone, its_optimizer, 1)
+            train(model, optimizer, 1)  # the same examples on every rank
+            _check_same_noise(alone, its_noise, model, noise, 2)  # a layer's weight and bias
+        check_weights(model, {name: full(p) for name, p in alone.named_parameters()})
+        states = get_state_dict(model, optimizer)
+        place = f"{folder}/shaped_{cut}_{form}"
+        dcp.save({"model": states[0], "optimizer": states[1]}, checkpoint_id=place)
+        other, other_optimizer, other_noise = _shaped(form, 1 - cut)
+        states = get_state_dict(other, other_optimizer)
+        loaded = {"model": states[0], "optimizer": states[1]}
+        dcp.load(loaded, checkpoint_id=place)
+        set_state_dict(other, other_optimizer, model_state_dict=loaded["model"],
+                       optim_state_dict=loaded["optimizer"])  # fmt: skip
+        train(model, optimizer, 3)
+        train(other, other_optimizer, 3)
+        _check_same_noise(model, noise, other, other_noise, 2)
+        check_weights(other, {name: full(p) for name, p in model.named_parameters()})
+        for one in (noise, its_noise, other_noise):
+            one.stop()
+
+
+def _check_same_noise(model, noise, other, other_noise, tensors):
+    """Bit for bit the same, on so many tensors."""
+    carried = [full(noise.injected(p)) for p in model.parameters()]
+    theirs = [full(other_noise.injected(p)) for p in other.parameters()]
+    assert all(map(torch.equal, carried, theirs))
+    assert sum(bool(xi.any()) for xi in carried) == tensors
 
 
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -330,7 +379,7 @@ def mutated_2000(rank, ranks, folder):
 
 SCENARIOS = {
     f.__name__: f
-    for f in (ddp, fsdp, fsdp_options, fsdp_other_dim, relative, replaced, save, load,
+    for f in (ddp, fsdp, fsdp_options, fsdp_other_dim, relative, shaped, replaced, save, load,
               save_plain_sgd, disagree, part, tensor_parallel, nested, mutated_300, mutated_2000)
 }  # fmt: skip
 

@@ -41,6 +41,7 @@ BAD = {
     "hold": [0, 1.5, "2", True],
     "draws": ["batch", 1, None],
     "antithetic": [0, "no", None],
+    "layers": ["two", 1, None],
     "scheduled": [0, "no", None],
     "clocks": [
         [["sgd"]],
@@ -66,6 +67,7 @@ BAD = {
         3,
         None,
     ],
+    "shares": [["0000"], ["0000803f", ""], ["000080bf", ""], ["0000807f", ""], [3, ""], 3, None],
     "samples": [["0000"], ["0000000g", ""], ["00000000"], [3, ""], "00000000", None],
 }
 
@@ -458,8 +460,8 @@ def test_what_is_saved_can_be_loaded():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"relative": 1}, "relative must be True or False; got 1"),
-        ({"relative": np.True_}, "relative must be True or False"),
+        ({"relative": 1}, "relative must be True, False or 'filter'; got 1"),
+        ({"relative": np.True_}, "relative must be True, False or 'filter'"),
         ({"namespace": None}, "namespace must be text; got None"),
     ],
 )

@@ -43,6 +43,11 @@ def carried_coefficients(taps: Taps, sigmas: Sequence[float]) -> list[float]:
     return [c * sigma for c, sigma in zip(carried(taps)[:-1], sigmas, strict=True)]
 
 
+def whose_turn(draw: int, layers: int) -> int:
+    """Which of so many layers takes a draw, where they take turns: ξ_1 is the first one's."""
+    return (draw - 1) % layers
+
+
 def combine(
     coefficients: Sequence[float], newest: int, draw: Callable[[int], NDArray], dtype: np.dtype
 ) -> NDArray | None:

@@ -2,7 +2,8 @@
 
 `base` maps w to w′ and may be any optimizer's step, here plain gradient descent most of the time.
 `draw(k)` gives the unit draw ξ_k for k ≥ 1 (ξ_0 = 0, the convention of the paper's appendix)
-and `sigma` is a number or a function of the draw's step. Each function yields w_0, w_1, …, w_N.
+and `sigma` is a number or a function of the draw's step (`in_turn` makes one); `shares`, of a shape
+that broadcasts, multiply it row by row. Each function yields w_0, w_1, …, w_N.
 Everything faster in this package proves whole trajectories equal to these.
 """
 
@@ -16,6 +17,7 @@ from antipgd.noise.injection import (
     check_sigma,
     combine,
     injection_coefficients,
+    whose_turn,
 )
 from antipgd.noise.taps import ANTI, WHITE, Taps, as_taps, telescopes
 
@@ -38,28 +40,41 @@ def _sigmas(sigma: Sigma, newest: int, count: int) -> list[float]:
     ]
 
 
+def in_turn(sigma: Sigma, layer: int, layers: int) -> Sigma:
+    """σ of one of so many layers that take turns: 0 for the draws of the others."""
+    return lambda k: _sigmas(sigma, k, 1)[0] if whose_turn(k, layers) == layer else 0.0
+
+
+def _shaped(xi: Array | None, shares: Array | None) -> Array | None:
+    return xi if xi is None or shares is None else xi * shares.astype(xi.dtype)
+
+
 def _check_weights(w: Array) -> None:
     if w.dtype not in (np.float32, np.float64):
         raise TypeError(f"weights must be a float32 or float64 array; got {w.dtype}")
 
 
 def perturbed(
-    base: Step, w: Array, steps: int, *, draw: Draw, sigma: Sigma, taps: Taps = ANTI
-) -> Iterator[Array]:
-    """w_{n+1} = base(w_n) + ε_n with ε_n = Σ_j taps[j] σ_{n+1−j} ξ_{n+1−j}."""
+    base: Step, w: Array, steps: int, *, draw: Draw, sigma: Sigma, taps: Taps = ANTI,
+    shares: Array | None = None,
+) -> Iterator[Array]:  # fmt: skip
+    """w_{n+1} = base(w_n) + ε_n with ε_n = Σ_j taps[j] σ_{n+1−j} ξ_{n+1−j}, times `shares`."""
     taps = as_taps(taps)
     _check_weights(w)
     yield w
     for n in range(steps):
         coefficients = injection_coefficients(taps, _sigmas(sigma, n + 1, len(taps)))
-        eps = combine(coefficients, n + 1, draw, w.dtype)
+        eps = _shaped(combine(coefficients, n + 1, draw, w.dtype), shares)
         w = base(w)
         if eps is not None:
             w = w + eps
         yield w
 
 
-def clean(w: Array, step: int, *, draw: Draw, sigma: Sigma, taps: Taps = ANTI) -> Array:
+def clean(
+    w: Array, step: int, *, draw: Draw, sigma: Sigma, taps: Taps = ANTI,
+    shares: Array | None = None,
+) -> Array:  # fmt: skip
     """z_n = w_n − Σ_j c_j σ_{n−j} ξ_{n−j}, the weights without the draws they carry."""
     taps = as_taps(taps)
     _check_weights(w)
@@ -68,7 +83,7 @@ def clean(w: Array, step: int, *, draw: Draw, sigma: Sigma, taps: Taps = ANTI) -
     if not telescopes(taps):
         raise ValueError(f"clean weights exist only for taps that sum to zero; got {taps}")
     coefficients = carried_coefficients(taps, _sigmas(sigma, step, len(taps) - 1))
-    xi = combine(coefficients, step, draw, w.dtype)
+    xi = _shaped(combine(coefficients, step, draw, w.dtype), shares)
     return w if xi is None else w - xi
 
 

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import optax
 
 from antipgd.noise import ANTI, Law, as_law, stream_key
+from antipgd.noise.injection import whose_turn
 from antipgd.noise.taps import Taps, carried
 from antipgd.optax.kernel import inject, wide
-from antipgd.optax.leaves import check_type, check_unsharded, named_leaves
+from antipgd.optax.leaves import check_type, check_unsharded, layer_of, named_leaves
 from antipgd.optax.schedules import as_traceable
+from antipgd.optax.sizes import FILTER
 from antipgd.optax.state import (
     CorrelatedNoiseState,
     Settings,
@@ -30,7 +32,7 @@ from antipgd.optax.state import (
 def add_correlated_noise(
     sigma: Any,
     *,
-    relative: bool = False,
+    relative: bool | str = False,
     taps: Iterable[float] = ANTI,
     law: Law | str = "gaussian",
     seed: int = 0,
@@ -38,6 +40,7 @@ def add_correlated_noise(
     mask: Any = None,
     hold: int = 1,
     antithetic: bool = False,
+    layers: str = "all",
 ) -> optax.GradientTransformationExtraArgs:
     """Add ε_n = Σ_j taps[j] σ_{n+1−j} ξ_{n+1−j} to the updates; must be last in the chain.
 
@@ -45,7 +48,9 @@ def add_correlated_noise(
     `relative`, in units of each leaf's root mean square at `init`. `schedule` is a function of the
     step (1, 2, …) whose value multiplies it. `mask` is a tree of bools, or a function of the params
     that makes one: true takes noise. Leaves are known by their paths joined by dots. `hold` steps
-    in a row have the same draw; with `antithetic` every second draw is the last one negated. With
+    in a row have the same draw; with `antithetic` every second draw is the last one negated.
+    relative="filter" measures each row of a leaf's first axis by itself; layers="one" puts each
+    draw on one layer (leaves whose paths differ in the last part), and the next on the next. With
     `optax.inject_hyperparams`, static_args=antipgd.optax.STATIC_ARGS.
 
     >>> tx = optax.chain(optax.sgd(0.1), add_correlated_noise(0.01))
@@ -58,7 +63,7 @@ def add_correlated_noise(
     """
     fixed = checked_settings(
         sigma, relative=relative, taps=taps, law=law, seed=seed, schedule=schedule, mask=mask,
-        hold=hold, antithetic=antithetic, forward=False,
+        hold=hold, antithetic=antithetic, layers=layers, forward=False,
     )  # fmt: skip
     factor = as_traceable(schedule)
 
@@ -90,16 +95,48 @@ def add_draws(tree: Any, state: CorrelatedNoiseState, taps: Taps, sigmas: jax.Ar
     _refuse_missing(settings, dict(leaves), tree)
     places = {name: i for i, name in enumerate(settings.names)}
     steps, coefficients = _terms(draw_of(state), taps, sigmas, settings.antithetic)
+    turns = _turns(settings, steps)
+    units = _units(state, dict(leaves))
     out = []
     for name, leaf in leaves:
         if name in places:
             check_type(name, leaf, settings.forward)
             check_unsharded(name, leaf)
             key = wide(stream_key(settings.seed, name))
-            scale = state.scales[places[name]] if state.scales.ndim else state.scales
-            leaf = inject(leaf, key, steps, coefficients * scale, as_law(settings.law))
+            own = coefficients if turns is None else jnp.where(turns[name], coefficients, 0)
+            scale, rows = units[places[name]]
+            leaf = inject(leaf, key, steps, own * scale, as_law(settings.law), rows)
         out.append(leaf)
     return jax.tree_util.tree_unflatten(structure, out)
+
+
+def _turns(settings: Settings, steps: jax.Array) -> dict[str, jax.Array] | None:
+    """Whether each of these draws is on a leaf's layer, where layers take turns."""
+    if settings.layers == "all":
+        return None
+    layers = list(dict.fromkeys(map(layer_of, settings.names)))
+    turn: Any = whose_turn(steps, len(layers))  # type: ignore[arg-type]
+    return {name: turn == layers.index(layer_of(name)) for name in settings.names}
+
+
+def _units(
+    state: CorrelatedNoiseState, leaves: dict[str, Any]
+) -> list[tuple[Any, jax.Array | None]]:
+    """For each noisy leaf what σ is multiplied by, and by row where filters have units each."""
+    names, scales, first = state.settings.names, state.scales, 0
+    found: list[tuple[Any, jax.Array | None]] = []
+    if state.settings.relative != FILTER:
+        return [(scales[i] if scales.ndim else scales, None) for i in range(len(names))]
+    for name in names:
+        shape = jnp.shape(leaves[name])
+        if len(shape) > 1 and min(shape) > 0:
+            rows = scales[first : first + shape[0]]
+            found.append((1.0, rows.reshape(-1, *[1] * (len(shape) - 1))))
+            first += shape[0]
+        else:
+            found.append((scales[first], None))
+            first += 1
+    return found
 
 
 def _refuse_missing(settings: Settings, leaves: dict[str, Any], tree: Any) -> None:

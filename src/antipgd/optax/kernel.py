@@ -114,10 +114,12 @@ def unit_draws(element: Wide, step: Wide, key: Wide, law: Law) -> jax.Array:
 
 @partial(jax.jit, static_argnames="law")
 def inject(
-    leaf: jax.Array, key: Wide, steps: jax.Array, coefficients: jax.Array, law: Law
-) -> jax.Array:
+    leaf: jax.Array, key: Wide, steps: jax.Array, coefficients: jax.Array, law: Law,
+    rows: jax.Array | None = None,
+) -> jax.Array:  # fmt: skip
     """leaf + Σ_j coefficients[j] ξ_{steps[j]}, in the type of the leaf, in that order.
 
+    `rows`, of a shape that broadcasts, multiply the sum.
     Weights of 16 bits are added to in 32 and rounded once; said in so many words, because some of
     XLA's compilers leave out a rounding that is widened again (xla_allow_excess_precision). Traced
     once for all leaves of one shape, so their keys are arguments.
@@ -128,12 +130,13 @@ def inject(
         # Every operation would say where its result lies, some thousand times: from JAX 0.12 on
         # XLA takes minutes over that.
         made = auto_axes(made, out_sharding=place)
-    return made(leaf, key, steps, coefficients)
+    return made(leaf, key, steps, coefficients, rows)
 
 
 def _injected(
-    leaf: jax.Array, key: Wide, steps: jax.Array, coefficients: jax.Array, law: Law
-) -> jax.Array:
+    leaf: jax.Array, key: Wide, steps: jax.Array, coefficients: jax.Array,
+    rows: jax.Array | None, law: Law,
+) -> jax.Array:  # fmt: skip
     element = element_index(leaf.shape)
     zero = jnp.zeros((), jnp.uint32)
     dtype = jnp.promote_types(leaf.dtype, jnp.float32)
@@ -141,6 +144,8 @@ def _injected(
     for step, coefficient in zip(steps, coefficients, strict=True):
         xi = unit_draws(element, (step.astype(jnp.uint32), zero), key, law)
         total = total + xi.astype(dtype) * coefficient.astype(dtype)
+    if rows is not None:
+        total = total * rows.astype(dtype)
     if leaf.dtype == dtype:
         return leaf + total
     rounded = lax.reduce_precision(leaf.astype(dtype) + total, *_SIXTEEN[leaf.dtype.name])

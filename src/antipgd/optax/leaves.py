@@ -22,6 +22,22 @@ def _component(entry: Any) -> str:
     return str(entry)
 
 
+def layer_of(name: str) -> str:
+    """The module that a leaf belongs to, as torch would call it; an entry of a list is one."""
+    module, _, last = name.rpartition(".")
+    return name if last.isdigit() else module
+
+
+def check_layers(names: list[str]) -> None:
+    """Refuse leaves that are all of one layer."""
+    found = sorted({layer_of(name) for name in names})
+    if len(found) < 2:
+        raise ValueError(
+            f"layers='one' needs two layers or more that take noise; got {found}: a layer is all "
+            f"leaves whose paths differ in the last part"
+        )
+
+
 def _boxed(node: Any) -> bool:
     """Whether it is flax's box around an array, whose `value` is no part of the name.
 

@@ -27,7 +27,7 @@ from antipgd.optax.state import (
 def perturb(
     sigma: Any,
     *,
-    relative: bool = False,
+    relative: bool | str = False,
     taps: Iterable[float] = ANTI,
     law: Law | str = "gaussian",
     seed: int = 0,
@@ -35,6 +35,7 @@ def perturb(
     mask: Any = None,
     hold: int = 1,
     antithetic: bool = False,
+    layers: str = "all",
 ) -> optax.GradientTransformationExtraArgs:
     """Noise for `perturbed`, with the arguments of `add_correlated_noise`; anywhere in the chain.
 
@@ -61,7 +62,7 @@ def perturb(
         )
     fixed = checked_settings(
         sigma, relative=relative, taps=taps, law=law, seed=seed, schedule=schedule, mask=mask,
-        hold=hold, antithetic=antithetic, forward=True,
+        hold=hold, antithetic=antithetic, layers=layers, forward=True,
     )  # fmt: skip
     factor = as_traceable(schedule)
 

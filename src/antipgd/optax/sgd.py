@@ -15,7 +15,7 @@ def anti_pgd(
     momentum: Any = None,
     *,
     nesterov: bool = False,
-    relative: bool = False,
+    relative: bool | str = False,
     taps: Iterable[float] = ANTI,
     law: Law | str = "gaussian",
     seed: int = 0,
@@ -23,10 +23,11 @@ def anti_pgd(
     mask: Any = None,
     hold: int = 1,
     antithetic: bool = False,
+    layers: str = "all",
 ) -> optax.GradientTransformationExtraArgs:
     """`optax.sgd` plus anticorrelated noise: w ← w − η∇L(w) + (ξ_{n+1} − ξ_n), eq:def_antiPGD."""
     noise = add_correlated_noise(
         sigma, relative=relative, taps=taps, law=law, seed=seed, schedule=schedule, mask=mask,
-        hold=hold, antithetic=antithetic,
+        hold=hold, antithetic=antithetic, layers=layers,
     )  # fmt: skip
     return optax.chain(optax.sgd(learning_rate, momentum, nesterov), noise)

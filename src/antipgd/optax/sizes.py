@@ -14,6 +14,8 @@ from antipgd.optax.leaves import check_type, dtype_of
 
 # σ over the weights' root mean square. Bfloat16 has steps of 2⁻⁸: below, rounding eats the noise.
 WARNED, REFUSED = 2.0**-7, 2.0**-9
+FILTER = "filter"
+"""What σ may be relative to beside the whole leaf: each of its filters."""
 
 
 def rms(leaf: Any, dtype: Any) -> jax.Array:
@@ -29,12 +31,30 @@ def scale(name: str, leaf: Any, dtype: Any) -> jax.Array:
     size = rms(leaf, dtype)
     if not isinstance(size, jax.core.Tracer) and not bool(jnp.isfinite(size)):
         raise ValueError(f"relative sigma: the weights of leaf {name!r} are not finite")
-    unit = jnp.power(jnp.asarray(10.0, dtype), jnp.floor(jnp.log10(size)) - 3)
-    rounded = jnp.round(size / unit) * unit
-    return jnp.where(jnp.isfinite(rounded), rounded, size)
+    return _four_digits(size, dtype)
 
 
-def check_leaf(name: str, leaf: Any, sigma: Any, relative: bool, taps: Taps, forward: bool) -> None:
+def filters(name: str, leaf: Any, dtype: Any) -> jax.Array:
+    """σ's unit for each filter, the rows of the first axis: the leaf's, times the filter's share of
+    it to four digits, as in torch. Of a vector one."""
+    size = scale(name, leaf, dtype)
+    values = jnp.asarray(leaf).astype(dtype)
+    if values.ndim < 2 or values.size == 0:
+        return size[None]
+    safe = jnp.where(size > 0, size, 1)
+    rows = jnp.sqrt(jnp.mean(jnp.square(values / safe), axis=tuple(range(1, values.ndim))))
+    return size * jnp.where(size > 0, _four_digits(rows, dtype), 1)
+
+
+def _four_digits(sizes: jax.Array, dtype: Any) -> jax.Array:
+    unit = jnp.power(jnp.asarray(10.0, dtype), jnp.floor(jnp.log10(sizes)) - 3)
+    rounded = jnp.round(sizes / unit) * unit
+    return jnp.where(jnp.isfinite(rounded), rounded, sizes)
+
+
+def check_leaf(
+    name: str, leaf: Any, sigma: Any, relative: bool | str, taps: Taps, forward: bool
+) -> None:
     """Refuse a leaf whose type takes no noise, or not of this size."""
     check_type(name, leaf, forward)
     if isinstance(leaf, jax.core.Tracer) or isinstance(sigma, jax.core.Tracer):

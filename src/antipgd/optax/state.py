@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from antipgd.checks import whole
+from antipgd.checks import one_of, whole
 from antipgd.noise import Law, as_law, as_taps, stream_key
 from antipgd.noise.injection import check_sigma
 from antipgd.noise.taps import Taps
-from antipgd.optax.leaves import masked_names, named_leaves
-from antipgd.optax.sizes import check_leaf, scale
+from antipgd.optax.leaves import check_layers, masked_names, named_leaves
+from antipgd.optax.sizes import FILTER, check_leaf, filters, scale
 
 STATIC_ARGS = ("seed", "hold", "schedule", "mask")
 
@@ -30,11 +30,12 @@ class Settings(NamedTuple):
     seed: int
     law: str
     taps: Taps
-    relative: bool
+    relative: bool | str
     hold: int
     antithetic: bool
     forward: bool  # the params are z; else they carry the noise
     names: tuple[str, ...] = ()  # of the leaves that take noise
+    layers: str = "all"
 
 
 jax.tree_util.register_pytree_node(Settings, lambda s: ((), s), lambda settings, _: settings)
@@ -45,7 +46,8 @@ class CorrelatedNoiseState(NamedTuple):
 
     count: jax.Array  # type: ignore[assignment]  # Optax's word, though a tuple has a method of it
     sigmas: jax.Array
-    scales: jax.Array  # root mean square of each noisy leaf at the start where σ is relative, or 1
+    scales: jax.Array  # root mean square at the start where σ is relative, of each noisy leaf or
+    # of each of its filters, one leaf after the other; or 1
     mark: jax.Array  # of the settings
     settings: Settings
 
@@ -53,7 +55,7 @@ class CorrelatedNoiseState(NamedTuple):
 def checked_settings(
     sigma: Any,
     *,
-    relative: bool,
+    relative: bool | str,
     taps: Iterable[float],
     law: Law | str,
     seed: int,
@@ -61,6 +63,7 @@ def checked_settings(
     mask: Any,
     hold: int,
     antithetic: bool,
+    layers: str,
     forward: bool,
 ) -> Settings:
     """The settings but for the names, each refused unless it is what it should be."""
@@ -68,11 +71,16 @@ def checked_settings(
     if not isinstance(sigma, jax.core.Tracer):
         check_sigma(sigma)
     stream_key(seed, "")  # refuses what is no seed
-    for name, flag in (("relative", relative), ("antithetic", antithetic)):
-        if not isinstance(flag, bool):
-            raise ValueError(f"{name} must be True or False; got {flag!r}")
+    if not isinstance(antithetic, bool):
+        raise ValueError(f"antithetic must be True or False; got {antithetic!r}")
+    if not isinstance(relative, bool) and relative != FILTER:
+        raise ValueError(f"relative must be True, False or {FILTER!r}; got {relative!r}")
+    one_of("layers", layers, ("all", "one"))
     hold = whole("hold", hold, 1, 2**31 - 1)
-    return Settings(int(seed), str(as_law(law)), as_taps(taps), relative, hold, antithetic, forward)
+    return Settings(
+        int(seed), str(as_law(law)), as_taps(taps), relative, hold, antithetic, forward,
+        layers=layers,
+    )  # fmt: skip
 
 
 def _refuse_injected(**static: Any) -> None:
@@ -97,15 +105,20 @@ def begin(fixed: Settings, sigma: Any, mask: Any, params: Any) -> CorrelatedNois
     noisy = {name: leaf for name, leaf in leaves if name in set(names)}
     for name, leaf in noisy.items():
         check_leaf(name, leaf, sigma, fixed.relative, fixed.taps, fixed.forward)
+    if fixed.layers == "one":
+        check_layers(list(noisy))
     scales = one
-    if fixed.relative and noisy:
+    if fixed.relative == FILTER and noisy:
+        scales = jnp.concatenate([filters(name, leaf, one.dtype) for name, leaf in noisy.items()])
+    elif fixed.relative and noisy:
         scales = jnp.stack([scale(name, leaf, one.dtype) for name, leaf in noisy.items()])
     settings = fixed._replace(names=tuple(noisy))
     return CorrelatedNoiseState(count, sigmas, scales, jnp.int32(_mark(settings)), settings)
 
 
 def _mark(settings: Settings) -> int:
-    digest = blake2b(repr(tuple(settings)).encode(), digest_size=4).digest()
+    said = tuple(settings) if settings.layers != "all" else tuple(settings)[:-1]  # as ever
+    digest = blake2b(repr(said).encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
@@ -158,7 +171,7 @@ def _kept(taps: Taps) -> int:
 
 def _refuse_another(ours: Settings, theirs: Settings) -> None:
     """A state goes on with the noise it was begun with, lest its draws never be taken out."""
-    for field in Settings._fields[:-1]:
+    for field in (name for name in Settings._fields if name != "names"):
         want, got = getattr(ours, field), getattr(theirs, field)
         if want != got:
             raise ValueError(

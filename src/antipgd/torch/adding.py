@@ -6,6 +6,7 @@ through an older graph fails as after any in-place change.
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from antipgd.torch import kernel
 from antipgd.torch.gpu.choosing import chosen
 from antipgd.torch.members import Member
 from antipgd.torch.parts import is_sharded, local_part
+from antipgd.torch.shares import of_part
 
 log = logging.getLogger("antipgd")
 Rows = Sequence[Sequence[float]] | NDArray[np.float64]
@@ -51,6 +53,7 @@ class Adder:
         self._targets: list[tuple[Any, list[int]]] = []
         self._on_gpu: list[tuple[Any, list[int]]] = []
         self._others: list[int] = []
+        self._shaped: list[int] = []  # whose noise is shared out over filters
 
     def try_kernels(self) -> None:
         """Find out now whether the GPU kernel runs where the weights are."""
@@ -73,14 +76,17 @@ class Adder:
         if not self.has_moved:
             return
         self._places = places
-        on_gpu = self._plan_gpu()
-        compiled = self._plan_cpu(set(range(len(tensors))) - on_gpu)
-        self._others = sorted(set(range(len(tensors))) - on_gpu - compiled)
+        self._shaped = [i for i, m in enumerate(self.members) if m.shares is not None]
+        free = set(range(len(tensors))) - set(self._shaped)
+        on_gpu = self._plan_gpu(free)
+        compiled = self._plan_cpu(free - on_gpu)
+        self._others = sorted(free - on_gpu - compiled)
 
-    def _plan_gpu(self) -> set[int]:
-        """Whom the GPU kernel takes: all of one type on one device together."""
+    def _plan_gpu(self, free: set[int]) -> set[int]:
+        """Whom of these the GPU kernel takes: all of one type on one device together."""
         kinds: dict[tuple, list[int]] = {}
-        for i, (tensor, _) in enumerate(self._locals):
+        for i in sorted(free):
+            tensor = self._locals[i][0]
             if (launching := chosen(tensor, self._law)) is not None:
                 kinds.setdefault((launching, tensor.device, tensor.dtype), []).append(i)
         self._on_gpu = []
@@ -124,3 +130,14 @@ class Adder:
                 tensor, shard = self._locals[i]
                 key = self.members[i].key
                 kernel.inject(tensor, key, newest, table[i].tolist(), self._law, shard)
+            for i in self._shaped:
+                self._add_shaped(i, newest, table[i : i + 1])
+
+    def _add_shaped(self, i: int, newest: int, row: NDArray[np.float64]) -> None:
+        """The same by itself in memory of its own, then times the share of each filter."""
+        member, (tensor, shard) = self.members[i], self._locals[i]
+        assert member.shares is not None
+        if row.any() and tensor.numel() > 0:
+            eps = torch.zeros_like(member.parameter.detach())
+            Adder([replace(member, parameter=eps, shares=None)], self._law).add(newest, row)
+            tensor.add_(local_part(eps)[0].mul_(of_part(member.shares, tensor, shard)))

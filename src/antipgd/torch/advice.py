@@ -39,9 +39,9 @@ def number_of(sigma: Any) -> Any:
     return found if isinstance(found, TriedSigma) else sigma
 
 
-def check_tried(sigma: object, relative: bool) -> None:
+def check_tried(sigma: object, relative: bool | str) -> None:
     """Refuse a σ that was found in units other than those it is used in."""
-    if isinstance(sigma, TriedSigma) and sigma.relative != relative:
+    if isinstance(sigma, TriedSigma) and sigma.relative != bool(relative):
         raise ValueError(
             f"sigma {float(sigma):.3g} was found with relative={sigma.relative}; "
             f"got relative={relative}"
@@ -49,7 +49,7 @@ def check_tried(sigma: object, relative: bool) -> None:
 
 
 def advise(
-    members: Sequence[Member], sigmas: Sequence[float], seed: int, relative: bool, tried: bool
+    members: Sequence[Member], sigmas: Sequence[float], seed: int, relative: bool | str, tried: bool
 ) -> None:
     """Log σ/rms and warn of what is too large and was not tried, or of nothing that takes noise."""
     taking = [(m, sigma) for m, sigma in zip(members, sigmas, strict=True) if not m.frozen]
@@ -73,7 +73,7 @@ def advise(
         warnings.warn(drowning, stacklevel=5)
 
 
-def drowned(noisy: Sequence[tuple[str, Tensor, float]], relative: bool) -> str | None:
+def drowned(noisy: Sequence[tuple[str, Tensor, float]], relative: bool | str) -> str | None:
     """Why noise of these σ is too large for these tensors, if it is: as large as they are, in all.
 
     All together, because some tensors bear more than their size and `find_sigma` knows it. Matrices

@@ -16,6 +16,7 @@ from antipgd.torch.anchored import refuse_unfit
 from antipgd.torch.beginning import begin, checked_settings, refuse_shared
 from antipgd.torch.drawing import Drawing
 from antipgd.torch.in_weights import InWeights
+from antipgd.torch.layers import check_layers
 from antipgd.torch.members import Exclude
 from antipgd.torch.membership import Membership
 from antipgd.torch.settings import Settings
@@ -26,7 +27,7 @@ def attach(
     optimizer: Optimizer,
     sigma: float,
     *,
-    relative: bool = False,
+    relative: bool | str = False,
     law: Law | str = "gaussian",
     taps: Iterable[float] = ANTI,
     seed: int | None = None,
@@ -35,14 +36,18 @@ def attach(
     model: torch.nn.Module | None = None,
     namespace: str = "",
     hold: int = 1,
+    layers: str = "all",
 ) -> InWeights:
     """Add noise of standard deviation `sigma` to the weights after every step of `optimizer`.
 
-    With `relative`, a tensor's σ is `sigma` times its root mean square now. A param group may have
-    a `sigma` of its own. `schedule` is a function of the step, or "lr" to follow the learning rate.
+    With `relative`, a tensor's σ is `sigma` times its root mean square now; with "filter", that of
+    each of its filters (rows of its first axis) is `sigma` times the filter's. A param group may
+    have a `sigma` of its own. `schedule` is a function of the step, or "lr" to follow the learning
+    rate.
     `exclude` takes names, patterns and predicates. Parameters are known by the names given to the
     optimizer or found in `model`, else by position. `seed=None` takes torch.initial_seed(). With
-    `hold`, each draw stays for that many steps.
+    `hold`, each draw stays for that many steps. With layers="one", each is on one layer (a module
+    with parameters of its own), and the next on the next.
 
     A frozen tensor (requires_grad=False) takes no noise while it is frozen. A step in which every
     group has learning rate 0 is not counted and adds nothing. Where torch.distributed is
@@ -58,7 +63,15 @@ def attach(
     try:
         _check_optimizer(given, optimizer)
         settings = checked_settings(
-            [optimizer], sigma, relative, law, taps, seed, schedule, namespace, Drawing(hold)
+            [optimizer],
+            sigma,
+            relative,
+            law,
+            taps,
+            seed,
+            schedule,
+            namespace,
+            Drawing(hold, layers=layers),
         )
         noise = _made(settings, optimizer, exclude, model)
         records = noise.checked(saved.own_groups(optimizer))
@@ -80,6 +93,8 @@ def _made(
         optimizer, model, exclude, settings.law, settings.taps, settings.namespace,
         settings.relative,
     )  # fmt: skip
+    if settings.drawing.layers == "one":
+        check_layers(roll.members)
     noise = InWeights(settings, [optimizer], roll, model)
     refuse_shared(noise)
     return noise
@@ -100,7 +115,8 @@ def attach_copy(optimizer: Optimizer, sigma: float, seed: int, **settings: Any) 
     """
     own = Settings(
         sigma, settings["relative"], as_law(settings["law"]), as_taps(settings["taps"]), seed,
-        settings["schedule"], settings["namespace"], Drawing(settings["hold"]),
+        settings["schedule"], settings["namespace"],
+        Drawing(settings["hold"], layers=settings["layers"]),
     )  # fmt: skip
     roll = Membership(
         optimizer, None, settings["exclude"], own.law, own.taps, own.namespace, own.relative

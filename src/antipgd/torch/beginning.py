@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch.optim import Optimizer
 
-from antipgd.checks import whole
+from antipgd.checks import one_of, whole
 from antipgd.noise import Law, Schedule, as_law, as_taps
 from antipgd.noise.injection import check_sigma
 from antipgd.torch import saved
@@ -20,7 +20,7 @@ from antipgd.torch.drawing import Drawing
 from antipgd.torch.handle import Noise
 from antipgd.torch.living import attached_noises, carried_by_abandoned, stop_abandoned
 from antipgd.torch.parts import agree, is_distributed
-from antipgd.torch.record import LAST_STEP, Record
+from antipgd.torch.record import CHECKS, LAST_STEP, LAYERS, Record
 from antipgd.torch.settings import Settings
 from antipgd.torch.sigma import sigma_of
 from antipgd.torch.stepping import has_stepped
@@ -31,7 +31,7 @@ log = logging.getLogger("antipgd")
 def checked_settings(
     optimizers: Sequence[Optimizer],
     sigma: float,
-    relative: bool,
+    relative: bool | str,
     law: Law | str,
     taps: Iterable[float],
     seed: int | None,
@@ -44,6 +44,7 @@ def checked_settings(
     check_tried(sigma, relative)
     _check_record_can_hold(relative, namespace)
     whole("hold", drawing.hold, 1, LAST_STEP)
+    one_of("layers", drawing.layers, LAYERS)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             check_sigma(sigma_of(group, optimizer, sigma), "sigma of a param group")
@@ -57,8 +58,7 @@ def checked_settings(
 
 def _check_record_can_hold(relative: object, namespace: object) -> None:
     """Refuse now what would make a checkpoint that cannot be loaded."""
-    if not isinstance(relative, bool):
-        raise ValueError(f"relative must be True or False; got {relative!r}")
+    CHECKS["relative"]("relative", relative)
     if not isinstance(namespace, str):
         raise ValueError(f"namespace must be text; got {namespace!r}")
 

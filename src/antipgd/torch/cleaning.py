@@ -19,6 +19,7 @@ from antipgd.torch.record import Record
 from antipgd.torch.replaced import suspects
 from antipgd.torch.sampling import as_row, diagonal
 from antipgd.torch.saved import read_groups, saved_groups
+from antipgd.torch.shares import from_text, of_part
 
 
 def clean_state_dict(
@@ -47,7 +48,7 @@ def clean_state_dict(
         for i, name in enumerate(record.names):
             key = _key_of(own_names.get(name, name), record.shapes[i], keys, model_state, index)
             noisy = model_state[key]
-            z = _without_noise(noisy, name, record.sigmas[i], record, index)
+            z = _without_noise(noisy, i, record, index)
             clean |= {key: z for key, other in model_state.items() if _same_memory(other, noisy)}
             if record.samples and record.samples[i] and not is_sharded(noisy):
                 carried = carried_coefficients(record.taps, record.sigmas[i])
@@ -136,9 +137,8 @@ def _check_removable(record: Record, where: str) -> None:
         )
 
 
-def _without_noise(
-    weights: Tensor, name: str, sigmas: Sequence[float], record: Record, index: int
-) -> Tensor:
+def _without_noise(weights: Tensor, i: int, record: Record, index: int) -> Tensor:
+    name, sigmas = record.names[i], record.sigmas[i]
     full = f"{record.namespace}/{name}" if record.namespace else name
     coefficients = [-c for c in carried_coefficients(record.taps, sigmas)]
     if not all(abs(c) <= torch.finfo(weights.dtype).max for c in coefficients):
@@ -146,8 +146,12 @@ def _without_noise(
             f"the noise of param group {index}: sigmas must be finite in {weights.dtype}; "
             f"got {list(sigmas)} for {name!r}"
         )
+    shares = from_text(record.shares[i]) if record.shares else None
     z = weights.detach().clone()
     with torch.no_grad():
         key = stream_key(record.seed, full)
-        kernel.inject(z, key, draw_of(record.step, record.hold), coefficients, as_law(record.law))
+        xi = z if shares is None else torch.zeros_like(z)
+        kernel.inject(xi, key, draw_of(record.step, record.hold), coefficients, as_law(record.law))
+        if shares is not None:
+            z += xi * of_part(shares, z, None)
     return z

@@ -16,7 +16,7 @@ class DetachedNoise:
     taps: Taps
     seed: int
     sigma: float
-    relative: bool
+    relative: bool | str
     namespace: str
     step_count: int
     clock: float

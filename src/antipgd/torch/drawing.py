@@ -1,4 +1,5 @@
-"""Which draw is in the weights after n steps: held, antithetic, one for each of several passes.
+"""Which draw is in the weights after n steps: held, antithetic, one for each of several passes,
+for all layers or one.
 
 Numbers only: knows neither tensors nor streams. ξ_0 = 0, so there is no draw before step 1.
 """
@@ -14,22 +15,30 @@ def draw_of(step: int, hold: int) -> int:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How draws are shared out over steps, micro-batches and ranks."""
+    """How draws are shared out over steps, micro-batches, ranks and layers."""
 
     hold: int = 1
     per: str = "step"
     antithetic: bool = False
+    layers: str = "all"
+
+    def number(self, step: int) -> int:
+        """Which draw of the stream is the newest after so many steps, its sign apart.
+
+        Antithetic over steps, ξ_{2k} is −ξ_{2k−1}: both are ± the k-th draw of the stream.
+        """
+        newest = draw_of(step, self.hold)
+        return -(-newest // 2) if self.antithetic and self.per == "step" else newest
 
     def terms(self, step: int, coefficients: Sequence[float]) -> tuple[int, list[float]]:
         """The newest draw of the stream, and the coefficients of it and those before it.
 
-        `coefficients` are those of ξ_d, ξ_{d−1}, … where d = ⌈step/hold⌉. Antithetic over steps,
-        ξ_{2k} is −ξ_{2k−1}: both are ± the k-th draw of the stream.
+        `coefficients` are those of ξ_d, ξ_{d−1}, … where d = ⌈step/hold⌉.
         """
         newest = draw_of(step, self.hold)
         if not self.antithetic or self.per != "step":
             return newest, list(coefficients)
-        pair = -(-newest // 2)
+        pair = self.number(step)
         merged = [0.0] * (len(coefficients) // 2 + 1)
         for lag, coefficient in enumerate(coefficients):
             draw = newest - lag

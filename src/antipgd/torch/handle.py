@@ -24,6 +24,7 @@ from antipgd.torch import matching, saved
 from antipgd.torch.advice import described
 from antipgd.torch.clock import Clock, Counting
 from antipgd.torch.detached import DetachedNoise
+from antipgd.torch.layers import in_turn
 from antipgd.torch.members import Member
 from antipgd.torch.membership import Membership
 from antipgd.torch.parting import Parting
@@ -136,8 +137,11 @@ class Noise:
         self.roll.set_keys(seed)
 
     def sigmas(self) -> list[float]:
-        """σ of each member's next draw."""
-        return self._next_sigmas(self.members)
+        """σ of each member's next draw, whosever turn it is."""
+        return self._sigmas_at(self.step_count + 1, self.members)
+
+    def _sigmas_at(self, step: int, members: Sequence[Member]) -> list[float]:
+        return next_sigmas(members, self.together, self._sigma, self._schedule, step, self.taps)
 
     def check_sigmas(self, sigmas: Sequence[float]) -> None:
         """Refuse σ that the weights cannot take."""
@@ -171,6 +175,7 @@ class Noise:
             "stream": STREAM_VERSION, "law": str(self.law), "taps": self.taps,
             "namespace": self.namespace, "relative": self.relative, "hold": self.drawing.hold,
             "draws": self.drawing.per, "antithetic": self.drawing.antithetic,
+            "layers": self.drawing.layers,
         }  # fmt: skip
 
     def _saved_members(self) -> tuple[list[Member], bool]:
@@ -255,8 +260,12 @@ class Noise:
     # Every step
 
     def _next_sigmas(self, members: Sequence[Member]) -> list[float]:
+        """σ of the next draw of each, 0 where it is another layer's turn."""
         step = self.step_count + 1
-        return next_sigmas(members, self.together, self._sigma, self._schedule, step, self.taps)
+        found = self._sigmas_at(step, members)
+        if self.drawing.layers == "all":
+            return found
+        return in_turn(members, found, self.drawing.number(step))
 
     def _progress(self) -> dict[str, Any]:
         """What ranks that take the same steps have alike."""
@@ -384,7 +393,10 @@ class Noise:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        how = (" relative" if self.relative else "") + (" × schedule" if self._schedule else "")
+        how = " relative" if self.relative else ""
+        how += f" to each {self.relative}" if isinstance(self.relative, str) else ""
+        how += " × schedule" if self._schedule else ""
+        how += ", one layer a draw" if self.drawing.layers == "one" else ""
         ended = "" if self.attached else ", stopped"
         title = (
             f"Noise(form={self.form}, law={self.law}, taps={self.taps}, "

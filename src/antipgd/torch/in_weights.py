@@ -23,9 +23,9 @@ from antipgd.torch.drawing import draw_of
 from antipgd.torch.handle import Noise
 from antipgd.torch.members import Member, rms
 from antipgd.torch.membership import Membership
-from antipgd.torch.parts import is_sharded
+from antipgd.torch.parts import is_sharded, reshard
 from antipgd.torch.recalibration import recalibrated
-from antipgd.torch.record import Record
+from antipgd.torch.record import RELATIVE, Record
 from antipgd.torch.rounding import Rounding
 from antipgd.torch.settings import Settings
 from antipgd.torch.sigma import by_group
@@ -138,6 +138,8 @@ class InWeights(Noise):
                 {(m.group, m.first_lr, m.even_frozen) for m in members if not m.frozen}
             )
         found = by_group(self._kinds, self.together, self._sigma, self._schedule, step)
+        if self.drawing.layers == "one":
+            found.append(float(self.drawing.number(step)))  # whose turn it is
         if self._planned == self.roll.looks and found == self._by_group:
             return  # σ of a thousand tensors is what it was
         self._sigmas = self._next_sigmas(members)
@@ -270,5 +272,19 @@ class InWeights(Noise):
         if not self.relative:
             raise ValueError("rescale() is for relative=True; sigma is absolute here")
         self._planned = -1
+        if self.relative == RELATIVE:
+            self._reshape()
+            return
         as_they_are = self._inside_clean or not self.removable
         self.roll.measure(lambda w: w if as_they_are else w.detach() - self.injected(w))
+
+    def _reshape(self) -> None:
+        """Measure the filters at z, and let what the weights carry have the new shares, too."""
+        self._refuse_inside_clean("rescale() of filters")
+        self._check_weights(thorough=True)
+        adder = self.roll.adder()
+        take_out(adder, self.taps, self._newest, None)
+        self.roll.measure()
+        adder.add(self._newest, carried(adder.members, self.taps))
+        reshard(self.model)
+        self._watch.remember()

@@ -11,6 +11,7 @@ from antipgd.noise import canonical_name
 from antipgd.noise.injection import check_sigma
 from antipgd.torch.members import Member, check_fits_type
 from antipgd.torch.record import Record
+from antipgd.torch.shares import as_text, from_text
 
 
 def check_records(
@@ -79,13 +80,21 @@ def _places(names: Sequence[str], group: Mapping[str, Any]) -> list[int] | None:
     return list(range(len(names))) if len(names) == len(group["params"]) else None
 
 
+def _largest_shares(record: Record) -> list[float]:
+    found = map(from_text, record.shares or ("",) * len(record.names))
+    return [1.0 if shares is None else float(shares.max()) for shares in found]
+
+
 def _check_sigmas(
     record: Record, own: Sequence[Member], group: Mapping[str, Any], where: str
 ) -> None:
     sigma = check_sigma(group.get("sigma", record.sigma), f"{where}: sigma")
-    for member, row, scale in zip(own, record.sigmas, record.scales, strict=True):
-        check_fits_type(max(row, default=0.0), record.taps, member, f"{where}: sigmas")
-        check_fits_type(sigma * scale, record.taps, member, f"{where}: sigma times its scale")
+    rows = zip(own, record.sigmas, record.scales, _largest_shares(record), strict=True)
+    for member, row, scale, share in rows:
+        check_fits_type(max(row, default=0.0) * share, record.taps, member, f"{where}: sigmas")
+        check_fits_type(
+            sigma * scale * share, record.taps, member, f"{where}: sigma times its scale"
+        )
 
 
 def take_over(records: Sequence[Record], members: Sequence[Member], first: int = 0) -> None:
@@ -96,11 +105,18 @@ def take_over(records: Sequence[Record], members: Sequence[Member], first: int =
             member.drawn_as = record.names[i]
             member.first_lr, member.scale = record.first_lrs[i], record.scales[i]
             member.sigmas = list(record.sigmas[i])
+            member.shares = from_text(record.shares[i]) if record.shares else None
 
 
 def samples_of(records: Sequence[Record]) -> list[str]:
     """The elements of each parameter's weights that the records have, "" where they have none."""
     return [text for r in records for text in r.samples or ("",) * len(r.names)]
+
+
+def _shares_of(members: Sequence[Member]) -> tuple[str, ...]:
+    """Those of each member as they are saved; () where no tensor has any."""
+    shares = tuple(as_text(member.shares) for member in members)
+    return shares if any(shares) else ()
 
 
 def record_of(
@@ -114,5 +130,6 @@ def record_of(
         first_lrs=tuple(member.first_lr for member in members),
         scales=tuple(member.scale for member in members),
         sigmas=tuple(tuple(s * carried for s in member.sigmas) for member in members),
+        shares=_shares_of(members),
         samples=samples if carried else (),
     )

@@ -60,6 +60,7 @@ class Member:
     scale: float  # what sigma is multiplied with: 1, or the tensor's rms where σ is relative
     sigmas: list[float]  # of the last len(taps) − 1 draws, newest first; 0 before it joined
     key: int = 0
+    shares: Tensor | None = None  # of σ, by filter, where it is relative to them
     even_frozen: bool = False  # takes noise though nothing trains it: a base below adapters
 
     @property

@@ -31,6 +31,8 @@ from antipgd.torch.members import (
     set_keys,
     with_frozen,
 )
+from antipgd.torch.record import RELATIVE
+from antipgd.torch.shares import measured
 from antipgd.torch.together import Grouped
 
 
@@ -47,7 +49,7 @@ class Membership:
         law: Law,
         taps: Taps,
         namespace: str,
-        relative: bool,
+        relative: bool | str,
         frozen: Exclude = None,
         check: Callable[[str, Tensor], None] = check_parameter,
     ) -> None:
@@ -105,16 +107,22 @@ class Membership:
 
     def measure(self, of: Callable[[Tensor], Tensor] | None = None) -> None:
         """Measure every tensor, or a function `of` it, for relative σ. Every rank takes part."""
-        scales = [self._scale(member, of or _itself) for member in self.members]
-        for member, scale in zip(self.members, scales, strict=True):
+        found = [self._measured(member, of or _itself) for member in self.members]
+        for member, (scale, _) in zip(self.members, found, strict=True):
             if not math.isfinite(scale):
                 raise ValueError(f"relative sigma: the weights of {member.name!r} are not finite")
-        for member, scale in zip(self.members, scales, strict=True):
-            member.scale = scale
+        for member, (scale, shares) in zip(self.members, found, strict=True):
+            member.scale, member.shares = scale, shares
 
-    def _scale(self, member: Member, of: Callable[[Tensor], Tensor]) -> float:
-        measured = self._relative and is_measurable(member.parameter)
-        return rms(of(member.parameter)) if measured else member.scale
+    def _measured(
+        self, member: Member, of: Callable[[Tensor], Tensor]
+    ) -> tuple[float, Tensor | None]:
+        """What σ of a member is multiplied by, and what of it each of its filters gets."""
+        if not self._relative or not is_measurable(member.parameter):
+            return member.scale, member.shares
+        weights = of(member.parameter)
+        scale = rms(weights)
+        return scale, measured(weights, scale) if self._relative == RELATIVE else None
 
     def planned(self, optimizer: Grouped, seed: int) -> list[Member]:
         """The members that the optimizer's list gives now, refused where they cannot be."""
@@ -136,7 +144,7 @@ class Membership:
         known = {id(member.parameter) for member in self.members}
         for member in members:
             if id(member.parameter) not in known:
-                member.scale = self._scale(member, _itself)
+                member.scale, member.shares = self._measured(member, _itself)
         return members
 
     def refresh(self, optimizer: Grouped, seed: int) -> list[Member]:

@@ -91,9 +91,14 @@ def gathered_parameters(model: torch.nn.Module) -> dict[int, Gathered]:
     return found
 
 
+def full_tensor(result: Tensor) -> Tensor:
+    """A result, gathered where it is distributed."""
+    return result.full_tensor() if is_sharded(result) else result  # type: ignore[attr-defined]
+
+
 def full_value(scalar: Tensor) -> float:
     """A scalar result as a number, gathered where it is distributed."""
-    return float(scalar.full_tensor() if is_sharded(scalar) else scalar)  # type: ignore[attr-defined]
+    return float(full_tensor(scalar))
 
 
 def agree(error: Exception | None, facts: dict[str, Any], own: Any = None) -> list[Any]:

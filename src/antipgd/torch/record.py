@@ -7,10 +7,13 @@ optimizers nor tensors.
 """
 
 import json
+import math
 import reprlib
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields
+from math import prod
 from typing import Any
 
 from antipgd.checks import number, whole
@@ -26,6 +29,10 @@ FORMS = ("weights", "forward")
 """Where the noise is: in the weights that are saved beside it, or only in passes that read them."""
 DRAWS = ("step", "micro-batch", "rank")
 """What gets a draw of its own."""
+LAYERS = ("all", "one")
+"""Which layers take a draw: all of them, or one after the other."""
+RELATIVE = "filter"
+"""What σ may be relative to beside the whole tensor: each of its filters."""
 
 CLOCKS = ("sgd", "adam", "muon", "unknown")
 """Kinds of clocks."""
@@ -51,14 +58,16 @@ class Record:
     sigmas: tuple[Row, ...]  # of the last len(taps) − 1 draws, newest first
     form: str = "weights"
     namespace: str = ""
-    relative: bool = False
+    relative: bool | str = False
     paused: bool = False
     hold: int = 1
     draws: str = "step"
     antithetic: bool = False
+    layers: str = "all"
     scheduled: bool = False  # a schedule is code: that there was one is all that is kept
     plateau: PlateauState | None = None  # but of a Plateau, what it was told
     clocks: tuple[tuple[str, float | None], ...] = ()  # by kind; (): nothing counted, or older
+    shares: tuple[str, ...] = ()  # of σ, by filter; "": the tensor is one
     samples: tuple[str, ...] = ()  # elements of the weights that carry the noise; "": unknown
 
     def text(self) -> str:
@@ -69,8 +78,8 @@ class Record:
 
 
 BY_PARAMETER = ("names", "shapes", "first_lrs", "scales", "sigmas")
-OF_WEIGHTS = ("samples",)  # which belong to the parameters, too, but may be left out
-COMMON = tuple(f.name for f in fields(Record) if f.name not in (*BY_PARAMETER, *OF_WEIGHTS))
+LEFT_OUT = ("shares", "samples")  # which belong to the parameters, too, but are not always there
+COMMON = tuple(f.name for f in fields(Record) if f.name not in (*BY_PARAMETER, *LEFT_OUT))
 
 Check = Callable[[str, object], Any]
 
@@ -145,6 +154,23 @@ def _sample(label: str, value: object) -> str:
     return text
 
 
+def _shares(label: str, value: object) -> str:
+    """Some float32 numbers ≥ 0, as the text of their bytes."""
+    text = _sample(label, value)
+    numbers = [each for (each,) in struct.iter_unpack("<f", bytes.fromhex(text))]
+    if not all(0 <= each < math.inf for each in numbers):
+        raise ValueError(f"{label} must be finite numbers >= 0; got {reprlib.repr(numbers)}")
+    return text
+
+
+def _relative(label: str, value: object) -> bool | str:
+    if value == RELATIVE and isinstance(value, str):
+        return value
+    if not isinstance(value, bool):
+        raise ValueError(f"{label} must be True, False or {RELATIVE!r}; got {value!r}")
+    return value
+
+
 def _by_kind(label: str, value: object) -> tuple[tuple[str, float | None], ...]:
     """What each kind of clock shows."""
     pairs = _listed(_listed(lambda _, item: item))(label, value)
@@ -184,14 +210,16 @@ CHECKS: dict[str, Check] = {
     "sigmas": _listed(_listed(_natural)),
     "form": _one_of(*FORMS),
     "namespace": _text,
-    "relative": _flag,
+    "relative": _relative,
     "paused": _flag,
     "scheduled": _flag,
     "plateau": _plateau,
     "hold": _whole(1, LAST_STEP),
     "draws": _one_of(*DRAWS),
     "antithetic": _flag,
+    "layers": _one_of(*LAYERS),
     "clocks": _by_kind,
+    "shares": _listed(_shares),
     "samples": _listed(_sample),
 }
 
@@ -209,6 +237,7 @@ def read_record(value: object, where: str) -> Record:
             raise ValueError(f"{where}: {label} is refused: {error}; got {shown}") from None
     record = Record(**found)
     _check_lengths(record, where)
+    _check_shares(record, where)
     return record
 
 
@@ -229,7 +258,8 @@ def _as_format(given: Mapping[str, object], where: str) -> dict[str, tuple[str, 
     needed = {field.name for field in fields(Record) if field.default is MISSING}
     if "format" not in given:
         for later in (
-            "form", "hold", "draws", "antithetic", "scheduled", "plateau", "clocks", "samples",
+            "form", "hold", "draws", "antithetic", "layers", "scheduled", "plateau", "clocks",
+            "shares", "samples",
         ):  # fmt: skip
             del names[later]
         names["stream"] = "version"
@@ -254,7 +284,7 @@ def _as_format(given: Mapping[str, object], where: str) -> dict[str, tuple[str, 
 
 def _check_lengths(record: Record, where: str) -> None:
     count = len(record.names)
-    for name in (*BY_PARAMETER, *(f for f in OF_WEIGHTS if getattr(record, f))):
+    for name in (*BY_PARAMETER, *(f for f in LEFT_OUT if getattr(record, f))):
         if len(getattr(record, name)) != count:
             raise ValueError(
                 f"{where}: {name} must have {count} entries, one for each name; "
@@ -268,10 +298,29 @@ def _check_lengths(record: Record, where: str) -> None:
             )
 
 
+def has_filters(shape: Sequence[int]) -> bool:
+    """Whether a tensor has rows to share its noise out over: a bias or a scale is one filter."""
+    return len(shape) > 1 and prod(shape) > 0
+
+
+def _check_shares(record: Record, where: str) -> None:
+    """Refuse shares that are not one for each filter."""
+    shaped = record.relative == RELATIVE
+    for i, (name, shape) in enumerate(zip(record.names, record.shapes, strict=True)):
+        wanted = shape[0] if shaped and has_filters(shape) else 0
+        got = len(record.shares[i]) // 8 if record.shares else 0
+        if got != wanted:
+            raise ValueError(
+                f"{where}: shares must have {wanted} numbers for {name!r}, one for each filter; "
+                f"got {got}"
+            )
+
+
 def facts_of(records: Sequence[Record]) -> dict[str, Any]:
     """All that the records of one optimizer say, by field."""
     common = {name: getattr(records[0], name) for name in COMMON}
-    return common | {name: [getattr(r, name) for r in records] for name in BY_PARAMETER}
+    of_each = (*BY_PARAMETER, "shares")  # samples are of the part that a rank has
+    return common | {name: [getattr(r, name) for r in records] for name in of_each}
 
 
 def check_alike(records: Sequence[Record], where: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ class Settings:
     """What a noise is, apart from who takes it: checked values."""
 
     sigma: float
-    relative: bool
+    relative: bool | str
     law: Law
     taps: Taps
     seed: int

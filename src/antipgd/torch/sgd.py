@@ -22,7 +22,7 @@ class AntiPGD(torch.optim.SGD):
         sigma: float,
         momentum: float = 0,
         *,
-        relative: bool = False,
+        relative: bool | str = False,
         law: Any = "gaussian",
         taps: Any = (1.0, -1.0),
         seed: int | None = None,
@@ -31,6 +31,7 @@ class AntiPGD(torch.optim.SGD):
         model: torch.nn.Module | None = None,
         namespace: str = "",
         hold: int = 1,
+        layers: str = "all",
         **sgd: Any,
     ) -> None:
         super().__init__(params, lr=lr, momentum=momentum, **sgd)
@@ -39,7 +40,7 @@ class AntiPGD(torch.optim.SGD):
                 group["param_names"] = names
         settings = {
             "relative": relative, "law": law, "taps": taps, "schedule": schedule,
-            "exclude": exclude, "namespace": namespace, "hold": hold,
+            "exclude": exclude, "namespace": namespace, "hold": hold, "layers": layers,
         }  # fmt: skip
         self.noise = attach(self, sigma, seed=seed, model=model, **settings)
         # Names, which survive a copy where a predicate may not.

@@ -9,7 +9,7 @@ Knows when weights are not as they were left; `replaced` judges what that means.
 """
 
 from collections.abc import Sequence
-from math import hypot
+from math import hypot, prod
 
 import numpy as np
 import torch
@@ -127,6 +127,8 @@ class Watch:
             if coefficient and step - lag >= 1:
                 xi = kernel.draw_at(places, member.key, step - lag, self._law)
                 total += coefficient * xi.to(torch.float64).numpy()
+        if member.shares is not None:
+            total *= member.shares[places // prod(member.parameter.shape[1:])].numpy()
         return total
 
     def _message(self, names: Sequence[str]) -> str:

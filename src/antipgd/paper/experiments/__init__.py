@@ -48,7 +48,7 @@ CHAPTERS = {
     ),
     "The questions of the paper's conclusion": (
         "plateau", "how_anticorrelated", "which_law", "when_to_begin", "after_others",
-        "saddle", "batches",
+        "saddle", "batches", "layerwise",
     ),
 }  # fmt: skip
 EXPERIMENTS = tuple(name for names in CHAPTERS.values() for name in names)

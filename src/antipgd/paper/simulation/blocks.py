@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from antipgd.noise.injection import whose_turn
 from antipgd.noise.laws import Law, as_law
 from antipgd.noise.stream import stream_key
 from antipgd.paper.methods import SIMULATED
@@ -50,11 +51,11 @@ class Block:
 
     @cached_property
     def has_kernel(self) -> bool:
-        """Whether compiled code does the steps: only where it is the problem's very own, and
-        gradients are taken at the weights."""
+        """Whether compiled code does the steps: only where it is the problem's very own, gradients
+        are taken at the weights, and no layers take turns."""
         own = type(self.problem)
         there = own in PROBLEMS.values() and own.compiled is not Problem.compiled
-        return there and self.gradient == "plain"
+        return there and self.gradient == "plain" and self.shared.layers == "all"
 
     @property
     def gradient(self) -> str:
@@ -111,11 +112,29 @@ class Block:
 
     @cached_property
     def mask(self) -> Array:
-        """1 for the weights that get noise."""
+        """What the noise of each weight is multiplied by: 1, or its filter's root mean square at
+        the start; 0 for those that get none."""
         mask = np.ones(len(self.start))
+        if self.shared.relative:
+            mask = self._filter_sizes()
         if self.shared.noisy != "all":
-            mask[:] = 0
-            mask[self.problem.parts[self.shared.noisy]] = 1
+            own = self.problem.parts[self.shared.noisy]
+            mask[: own.start], mask[own.stop :] = 0, 0
+        return mask
+
+    def _filter_sizes(self) -> Array:
+        filters = self.problem.filters
+        assert filters is not None
+        squares = np.bincount(filters, self.start**2) / np.bincount(filters)
+        return np.sqrt(squares)[filters]
+
+    def mask_of(self, draw: int) -> Array:
+        """The mask of one draw, which is on one layer where they take turns."""
+        if self.shared.layers == "all":
+            return self.mask
+        parts = list(self.problem.parts.values())
+        mask, own = np.zeros_like(self.mask), parts[whose_turn(draw, len(parts))]
+        mask[own] = self.mask[own]
         return mask
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
@@ -157,7 +176,7 @@ _SHARED_FIELDS = tuple(f.name for f in fields(Run) if f.name not in LANE_FIELDS)
 def _company(run: Run) -> tuple[object, ...]:
     """Runs in one block agree in this: every field that is not a lane's own, the gradient, and
     whether there is momentum. Where gradients decide on the next batch, a run is alone."""
-    silent = run if run.taps else replace(run, noisy="all")
+    silent = run if run.taps else replace(run, noisy="all", layers="all", relative="")
     shared = tuple(getattr(silent, name) for name in _SHARED_FIELDS)
     alone = run.name if run.order == BALANCED else ""
     return (*shared, SIMULATED[run.method].gradient, run.momentum > 0, alone)

@@ -29,7 +29,7 @@ def plan(runs: Iterable[Run]) -> list[Block]:
     compiled: dict[tuple[object, ...], bool] = {}
     kinds: dict[bool, list[Run]] = {True: [], False: []}
     for run in runs:
-        kind = (run.problem, run.settings, SIMULATED[run.method].gradient)
+        kind = (run.problem, run.settings, SIMULATED[run.method].gradient, run.layers)
         if kind not in compiled:
             compiled[kind] = Block((run,)).has_kernel
         kinds[compiled[kind]].append(run)

@@ -64,7 +64,9 @@ class Run:
     `average`, means over the last so many steps are measured too, at the weights where their
     gradients are taken. Draws of the first `uncorrelated` steps stay in the weights for good, as
     uncorrelated noise does; the taps take back later ones only. `order` is one of `orders.ORDERS`,
-    for mini-batches.
+    for mini-batches. With `layers` "one" each draw is on one of the problem's parts, and the next
+    on the next; with `relative` "filter" σ is in units of each filter's root mean square at the
+    start.
     """
 
     problem: str
@@ -92,6 +94,8 @@ class Run:
     average: int | None = None
     uncorrelated: int = 0
     order: str = REPLACEMENT
+    layers: str = "all"
+    relative: str = ""
 
     measures = MEASURES
     places = PLACES
@@ -207,6 +211,19 @@ def _check_noise(
     Window(start, stop)
 
 
+def _check_shape(problem: Problem, name: str, layers: str, relative: str, noisy: str) -> None:
+    """Refuse layers or filters that are not there."""
+    checks.one_of("layers", layers, ("all", "one"))
+    checks.one_of("relative", relative, ("", "filter"))
+    if layers == "one" and (len(problem.parts) < 2 or noisy != "all"):
+        raise ValueError(
+            f"layers='one' needs two parts or more of {name}, all of them noisy; it has "
+            f"{list(problem.parts)}, and noisy={noisy!r}"
+        )
+    if relative and problem.filters is None:
+        raise ValueError(f"{name} has no filters, which relative={relative!r} needs")
+
+
 def _check_optimizer(optimizer: str, momentum: float, nesterov: bool) -> None:
     """Refuse what torch's optimizers refuse, and settings without any effect."""
     checks.one_of("optimizer", optimizer, OPTIMIZERS)
@@ -275,12 +292,15 @@ def make_run(
     average: int | None = None,
     uncorrelated: int = 0,
     order: str = REPLACEMENT,
+    layers: str = "all",
+    relative: str = "",
 ) -> Run:
     """A run with defaults filled in, in the one spelling that its name depends on."""
     made = make_problem(problem, settings)
     kind = SIMULATED[checks.one_of("method", method, SIMULATED)]
     _check_fit(made, problem, method, taps, batch)
     _check_noise(made, problem, noisy, schedule, start, stop)
+    _check_shape(made, problem, layers, relative, noisy)
     steps = checks.whole("steps", steps, 1)
     momentum = checks.number("momentum", momentum, 0, 1)
     _check_optimizer(optimizer, momentum, nesterov)
@@ -315,4 +335,6 @@ def make_run(
         average=_check_average(average, steps, leave),
         uncorrelated=uncorrelated if len(taps) > 1 else 0,
         order=_check_order(made, order, batch),
+        layers=layers if kind.taps else "all",
+        relative=relative if kind.taps else "",
     )

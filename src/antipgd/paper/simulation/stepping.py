@@ -72,7 +72,7 @@ def weight_draws(block: Block, draw: int) -> Array:
     number, sign = draw, 1.0
     if block.shared.antithetic:
         number, sign = -(-draw // 2), 1.0 if draw % 2 else -1.0
-    return sign * block.mask * lane_draws(block, block.keys[0], number, len(block.start))
+    return sign * block.mask_of(number) * lane_draws(block, block.keys[0], number, len(block.start))
 
 
 def lane_draws(block: Block, key: int, step: int, count: int) -> Array:

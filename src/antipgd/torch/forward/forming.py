@@ -22,6 +22,7 @@ from antipgd.torch.adding import compiled_targets
 from antipgd.torch.gpu.choosing import chosen
 from antipgd.torch.gpu.tables import Place, keep_for_graph, place_of
 from antipgd.torch.parts import is_sharded, local_part
+from antipgd.torch.shares import of_part
 from antipgd.torch.stepping import is_captured, refuse_capture
 
 WIDE = (torch.float32, torch.float64)
@@ -36,6 +37,7 @@ class Draw(NamedTuple):
     newest: int
     coefficients: NDArray[np.float64]  # one row
     place: Place | None = None  # the same in a device's memory, as long as the step lasts
+    shares: Tensor | None = None  # of its filters, which the sum is multiplied with
 
 
 def as_draw(key: int, newest: int, coefficients: Sequence[float]) -> Draw:
@@ -63,7 +65,9 @@ class Former:
         """
         if in_functorch():
             return self._form_by_sum(z, draw)
-        if known is None or known.dtype is None or not z.is_cpu:  # else it lay on a CPU, and does
+        if draw.shares is not None:
+            known = None
+        elif known is None or known.dtype is None or not z.is_cpu:  # else it lay on a CPU, and does
             launching = chosen(z, self.law)
             if launching is not None and not is_sharded(z):
                 return self._template(launching, z, None).form(z, _place(draw, z.device))
@@ -72,7 +76,7 @@ class Former:
             known.inject(w.data_ptr(), draw.key, draw.newest, draw.coefficients)
             return w
         target, shard = local_part(w) if is_sharded(w) else (w, None)
-        if target.dtype in WIDE or chosen(target, self.law) is not None:
+        if target.dtype in WIDE or (draw.shares is None and chosen(target, self.law) is not None):
             template = self.add(target, shard, draw)
             if known is not None and template is not None and w.numel() < MANY:
                 known.remember(w, template.on_one_thread(self._law_arguments))
@@ -109,6 +113,14 @@ class Former:
             self._templates[layout] = launching.Template(tensor, shard, self.law)
         return self._templates[layout]
 
+    def _add_shaped(self, tensor: Tensor, shard: Shard | None, draw: Draw, shares: Tensor) -> None:
+        """The draws by themselves, then times the share of each filter."""
+        _refuse_shaped_capture()
+        xi = torch.zeros_like(tensor)
+        self.add(xi, shard, draw._replace(shares=None))
+        with torch.no_grad():
+            tensor.add_(xi.mul_(of_part(shares, tensor, shard)))
+
     def add(self, tensor: Tensor, shard: Shard | None, draw: Draw) -> Any:
         """tensor += the draws, in place, in memory that nobody has read yet.
 
@@ -116,6 +128,9 @@ class Former:
 
         Returns the template of its layout, if the CPU kernel has one.
         """
+        if draw.shares is not None:
+            self._add_shaped(tensor.detach(), shard, draw, draw.shares)
+            return None
         if (launching := chosen(tensor, self.law)) is not None:
             tensor = tensor.detach()
             template = self._template(launching, tensor, shard)
@@ -140,6 +155,14 @@ class Former:
             threads,
         )  # fmt: skip
         return template
+
+
+def _refuse_shaped_capture() -> None:
+    if is_captured():
+        raise RuntimeError(
+            "relative='filter' cannot be captured in a CUDA graph, whose replays would not know "
+            "the shares of filters that are measured anew; use relative=True"
+        )
 
 
 def _place(draw: Draw, device: torch.device) -> Place:

@@ -180,8 +180,13 @@ class InPasses(Noise):
 
         return key
 
+    def _take_shares(self) -> None:
+        for seat, member in zip(self._seats, self.members, strict=True):
+            seat.shares = member.shares
+
     def _set_draws(self) -> None:
         """Let the passes to come read what the members carry now."""
+        self._take_shares()
         newest, rows = 0, []
         for row in carried(self.members, self.taps):
             newest, coefficients = self.drawing.terms(self.step_count, row)
@@ -365,6 +370,7 @@ class InPasses(Noise):
         if not self.relative:
             raise ValueError("rescale() is for relative=True; sigma is absolute here")
         self.roll.measure()
+        self._take_shares()
 
     def metrics(self) -> dict[str, float]:
         """What to log at every step."""

@@ -46,7 +46,7 @@ class Seat:
 
     __slots__ = (
         "coefficients", "dtype", "gathered", "key", "keys", "known", "name", "parameter", "place",
-        "still",
+        "shares", "still",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +61,7 @@ class Seat:
         self.keys, self.gathered = keys, gathered
         self.key = np.array([keys(0)], np.uint64)
         self.coefficients = np.zeros((1, 1))
+        self.shares: Tensor | None = None  # of its filters
         self.still = True  # it carries no draw
         self.known = Known()
         self.place: Place | None = None  # of what it draws, in a device's memory
@@ -94,10 +95,14 @@ class Passes:
         self.former = former_of(self.law)
         self._recipes = Recipes(self.former, self._places) if memory == "recompute" else None
         if drawing.per == "micro-batch":
-            self.refused_when_compiled = (
+            self.refuse_when_compiled(
                 "draws='micro-batch' does not work under torch.compile, which cannot count passes; "
                 "use draws='step'"
             )
+
+    def refuse_when_compiled(self, why: str) -> None:
+        """Refuse passes that torch.compile makes."""
+        self.refused_when_compiled = why
 
     # Which draw
 
@@ -357,7 +362,7 @@ class Passes:
 
     def draw_of(self, seat: Seat) -> Draw:
         """What the passes to come add to a parameter."""
-        return Draw(seat.key, self.newest, seat.coefficients, seat.place)
+        return Draw(seat.key, self.newest, seat.coefficients, seat.place, seat.shares)
 
     def source_of(self, tensor: Tensor | None) -> Tensor | None:
         """z, where somebody puts back as a parameter what he has read as w."""

@@ -22,10 +22,11 @@ from antipgd.torch.forward.refusals import (
     check_readable,
 )
 from antipgd.torch.forward.slots import refuse_mixed
+from antipgd.torch.layers import check_layers
 from antipgd.torch.members import Exclude
 from antipgd.torch.membership import Membership
 from antipgd.torch.parts import gathered_parameters, is_distributed, is_sharded
-from antipgd.torch.record import DRAWS
+from antipgd.torch.record import DRAWS, RELATIVE
 from antipgd.torch.settings import Settings
 from antipgd.torch.together import Together
 
@@ -37,7 +38,7 @@ def perturb(
     optimizer: Optimizer | Iterable[Optimizer],
     sigma: float,
     *,
-    relative: bool = False,
+    relative: bool | str = False,
     law: Law | str = "gaussian",
     taps: Iterable[float] = ANTI,
     seed: int | None = None,
@@ -46,6 +47,7 @@ def perturb(
     frozen: Exclude = None,
     namespace: str = "",
     hold: int = 1,
+    layers: str = "all",
     draws: str = "step",
     antithetic: bool = False,
     memory: str = "keep",
@@ -57,15 +59,18 @@ def perturb(
     parameters are z always: optimizers, state_dict, averages, exports and decay never see noise.
     After each step of the `optimizer` (one, or several that step together) the draw changes.
 
-    With `relative`, a tensor's σ is `sigma` times its root mean square now. A param group may have
-    a `sigma` of its own. `schedule` is a function of the step, or "lr" to follow the learning rate.
+    With `relative`, a tensor's σ is `sigma` times its root mean square now; with "filter", that of
+    each of its filters (rows of its first axis) is `sigma` times the filter's. A param group may
+    have a `sigma` of its own. `schedule` is a function of the step, or "lr" to follow the learning
+    rate.
     `exclude` takes names, patterns and predicates; so does `frozen`, for parameters that take noise
     though nothing trains them. `seed=None` takes torch.initial_seed().
 
-    `hold` keeps each draw for that many steps. `draws="micro-batch"` or `"rank"` gives each of a
-    step's micro-batches or each rank its own. `antithetic` takes draws in pairs ±ξ, over those or
-    over consecutive steps. `memory="recompute"` makes w again in the backward pass instead of
-    keeping it. `audit` compares each parameter's first gradient with what came through w, and
+    `hold` keeps each draw for that many steps. layers="one" puts each draw on one layer (a module
+    with parameters of its own), and the next on the next. `draws="micro-batch"` or `"rank"` gives
+    each of a step's micro-batches or each rank its own. `antithetic` takes draws in pairs ±ξ, over
+    those or over consecutive steps. `memory="recompute"` makes w again in the backward pass instead
+    of keeping it. `audit` compares each parameter's first gradient with what came through w, and
     refuses weights that were read past the noise.
     """
     sigma = number_of(sigma)
@@ -76,7 +81,7 @@ def perturb(
         check_owned(model, optimizers)
         settings = checked_settings(
             optimizers, sigma, relative, law, taps, seed, schedule, namespace,
-            _checked_drawing(hold, draws, antithetic),
+            _checked_drawing(hold, draws, antithetic, layers),
         )  # fmt: skip
         one_of("memory", memory, MEMORY)
         if not isinstance(audit, bool):
@@ -91,11 +96,11 @@ def perturb(
     return noise
 
 
-def _checked_drawing(hold: int, draws: str, antithetic: bool) -> Drawing:
+def _checked_drawing(hold: int, draws: str, antithetic: bool, layers: str) -> Drawing:
     one_of("draws", draws, DRAWS)
     if not isinstance(antithetic, bool):
         raise ValueError(f"antithetic must be True or False; got {antithetic!r}")
-    return Drawing(hold, draws, antithetic)
+    return Drawing(hold, draws, antithetic, layers)
 
 
 def _check_taps(settings: Settings) -> None:
@@ -120,6 +125,8 @@ def _made(
         Together(optimizers), model, exclude, settings.law, settings.taps, settings.namespace,
         settings.relative, frozen, check_readable,
     )  # fmt: skip
+    if settings.drawing.layers == "one":
+        check_layers(roll.members)
     number = 0
     if memory == "recompute":
         _refuse_tensor_parallel(roll, model, "memory='recompute'", "use memory='keep'")
@@ -128,6 +135,11 @@ def _made(
         _refuse_tensor_parallel(roll, model, "draws='rank'", "use draws='step'")
         number = dist.get_rank() if is_distributed() else 0
     passes = Passes(settings.law, settings.drawing, memory, number)
+    if settings.relative == RELATIVE:
+        passes.refuse_when_compiled(
+            "relative='filter' does not work under torch.compile, which would round the shares of "
+            "the filters in its own order; use relative=True"
+        )
     noise = InPasses(settings, optimizers, roll, model, passes, audit)
     refuse_shared(noise)
     refuse_mixed(model, passes, {id(member.parameter) for member in roll.members})

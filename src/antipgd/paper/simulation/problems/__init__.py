@@ -10,6 +10,7 @@ import typing
 from collections.abc import Mapping
 
 from antipgd.checks import nearest
+from antipgd.paper.simulation.problems.deep_linear import DeepLinear
 from antipgd.paper.simulation.problems.digits_classifier import DigitsClassifier
 from antipgd.paper.simulation.problems.digits_network import DigitsNetwork
 from antipgd.paper.simulation.problems.matrix_sensing import MatrixSensing
@@ -27,6 +28,7 @@ PROBLEMS: dict[str, type[Problem]] = {
     "digits_classifier": DigitsClassifier,
     "student_teacher": StudentTeacher,
     "digits_network": DigitsNetwork,
+    "deep_linear": DeepLinear,
 }
 _own: dict[str, type[Problem]] = {}
 
@@ -105,6 +107,7 @@ def settings_of(problem: Problem) -> dict[str, Setting]:
 
 __all__ = [
     "PROBLEMS",
+    "DeepLinear",
     "DigitsClassifier",
     "DigitsNetwork",
     "MatrixSensing",

@@ -87,6 +87,12 @@ class Problem(ABC):
         """Parts of the weights by name, so that noise can be put on one of them alone."""
         return {}
 
+    @property
+    def filters(self) -> Rows | None:
+        """Which filter each weight belongs to, in numbers from 0 on, so that noise can be measured
+        in units of each; None where there are none."""
+        return None
+
     def compiled(self, data: Any) -> Compiled | None:
         """What the compiled kernel needs; None means that NumPy does the work."""
         return None

@@ -153,5 +153,10 @@ class StudentTeacher(Problem):
         inner = self.hidden * self.d
         return {"inner": slice(0, inner), "outer": slice(inner, inner + self.hidden)}
 
+    @property
+    def filters(self) -> Rows:
+        """Of each unit what goes into it; what comes out of all of them is one filter."""
+        return np.append(np.repeat(np.arange(self.hidden), self.d), [self.hidden] * self.hidden)
+
     def compiled(self, data: Data) -> Compiled:
         return Compiled(codes.STUDENT_TEACHER, data.X, data.y)
