@@ -28,12 +28,12 @@ _INTERRUPTED, _NOBODY_READS = 130, 141  # 128 and the number of the signal, as s
 
 def _parser() -> tuple[Parser, Any]:
     """The parser, and those of its commands by name."""
-    from antipgd.cli import networks, paper, sweep, training, trying
+    from antipgd.cli import fighting, networks, paper, sweep, training, trying
 
     parser = Parser(prog="antipgd", description="Anticorrelated noise: experiments.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
-    for group in (paper, sweep, trying, networks, training):
+    for group in (paper, sweep, trying, fighting, networks, training):
         group.add_commands(commands)
     add_completion(commands, parser)
     parser.format_help = lambda: overview(parser, commands)  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from antipgd.extras import needed_by
 WIDTH = 96
 GROUPS: Mapping[str, Sequence[str]] = {
     "the paper": ("paper", "report", "status", "list", "playground"),
-    "your own experiments": ("sweep", "try"),
+    "your own experiments": ("sweep", "try", "fight"),
     "networks": ("train", "tune", "rehearse", "records", "data"),
     "this command line": ("completion",),
 }
@@ -34,6 +34,8 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
               "--steps 12000 --seeds 20 --dry-run"),
     "try": ("antipgd try mine:train --sigma 0,0.01,0.03 --seeds 5",
             "antipgd try mine:train --sigma 0.01 --lr 0.1,0.3 --seeds 5 --on ray"),
+    "fight": ("antipgd fight --dry-run", "antipgd fight --budget 25m --method mine.py",
+              "antipgd fight --only regression --methods gd,anti_pgd,sam"),
     "train": ("antipgd train --data digits --method anti --sigma 0.04 --batch 100 --epochs 60",),
     "tune": ("antipgd tune --scale digits",),
     "rehearse": ("antipgd rehearse --scale small --rounds 12",),

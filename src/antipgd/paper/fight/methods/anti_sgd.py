@@ -1,0 +1,10 @@
+"""Anti-SGD: Anti-PGD's noise on shuffled mini-batches."""
+
+GRADIENTS = 1
+TUNES = "σ / rms of the start"
+GRID = (0.03, 0.1, 0.2, 0.4, 0.8)
+
+
+def step(bout, w):
+    sigma = bout.value * bout.start_rms * bout.noisy
+    return bout.descend(w, bout.gradient(w + sigma * bout.draw(bout.n)))

@@ -1,0 +1,70 @@
+"""Ranks with intervals: bootstrap over seeds, which all methods share. Knows numbers, not bouts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+RESAMPLED = 2000
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank, 1 the best, and the interval that holds 95 % of its resampled values."""
+
+    rank: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.rank:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+def ranks(goodness: Array) -> Array:
+    """Ranks along the last axis, 1 the largest; equal ones share their mean."""
+    greater = (goodness[..., None, :] > goodness[..., :, None]).sum(-1)
+    equal = (goodness[..., None, :] == goodness[..., :, None]).sum(-1)
+    return 1 + greater + (equal - 1) / 2
+
+
+def counted(samples: Array) -> Array:
+    """A bout that diverged, −∞, counts as the worst of its seed that did not."""
+    finite = np.where(np.isfinite(samples), samples, np.inf).min(axis=0)
+    return np.where(np.isfinite(samples), samples, np.where(np.isfinite(finite), finite, 0.0))
+
+
+def _means(samples: Array, chosen: NDArray[np.int64]) -> Array:
+    """Means over chosen seeds, shape (resamples, methods)."""
+    return counted(samples)[:, chosen].mean(-1).T
+
+
+def resampled_ranks(samples: Array, key: int) -> tuple[Array, Array]:
+    """Ranks by the mean over seeds, and resampled ones of shape (RESAMPLED, methods).
+
+    `samples` has a row for each method and a column for each seed; seeds are drawn together for all
+    methods, by a generator of that key.
+    """
+    draw = np.random.Generator(np.random.Philox(key=key))
+    seeds = samples.shape[1]
+    chosen = draw.integers(seeds, size=(RESAMPLED, seeds))
+    return ranks(_means(samples, np.arange(seeds)[None]))[0], ranks(_means(samples, chosen))
+
+
+def _with_interval(rank: Array, resampled: Array) -> list[Rank]:
+    low, high = np.quantile(resampled, [0.025, 0.975], axis=0, method="inverted_cdf")
+    return [Rank(*map(float, one)) for one in zip(rank, low, high, strict=True)]
+
+
+def ranked(samples: Array, key: int = 0) -> list[Rank]:
+    """The rank of each row."""
+    return _with_interval(*resampled_ranks(samples, key))
+
+
+def ranked_over(problems: Sequence[Array]) -> list[Rank]:
+    """Mean ranks over problems that have the same rows; the seeds of each are resampled by
+    themselves. The problems are those that they are: their choice is in no interval."""
+    both = [resampled_ranks(samples, key) for key, samples in enumerate(problems)]
+    rank, resampled = (np.mean(parts, axis=0) for parts in zip(*both, strict=True))
+    return _with_interval(rank, resampled)
