@@ -356,8 +356,8 @@ def test_a_plain_record_says_nothing_of_either():
 def test_what_is_not_accepted_is_refused(form):
     for settings, message in (
         ({"layers": "two"}, "unknown layers 'two'"),
-        ({"relative": "row"}, "relative must be True, False or 'filter'; got 'row'"),
-        ({"relative": 1}, "relative must be True, False or 'filter'; got 1"),
+        ({"relative": "row"}, "relative must be True, False, 'filter' or 'element'; got 'row'"),
+        ({"relative": 1}, "relative must be True, False, 'filter' or 'element'; got 1"),
     ):
         with pytest.raises(ValueError, match=message):
             make(form, **settings)

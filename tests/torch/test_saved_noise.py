@@ -460,7 +460,7 @@ def test_what_is_saved_can_be_loaded():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"relative": 1}, "relative must be True, False or 'filter'; got 1"),
+        ({"relative": 1}, "relative must be True, False, 'filter' or 'element'; got 1"),
         ({"relative": np.True_}, "relative must be True, False or 'filter'"),
         ({"namespace": None}, "namespace must be text; got None"),
     ],

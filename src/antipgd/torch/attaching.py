@@ -19,6 +19,7 @@ from antipgd.torch.in_weights import InWeights
 from antipgd.torch.layers import check_layers
 from antipgd.torch.members import Exclude
 from antipgd.torch.membership import Membership
+from antipgd.torch.record import ELEMENT
 from antipgd.torch.settings import Settings
 from antipgd.torch.stepping import refuse_unheard
 
@@ -95,6 +96,11 @@ def _made(
     )  # fmt: skip
     if settings.drawing.layers == "one":
         check_layers(roll.members)
+    if settings.relative == ELEMENT:
+        raise ValueError(
+            "relative='element' needs the clean weights at every draw, which noise in the weights "
+            "does not have at hand; use antipgd.torch.perturb"
+        )
     noise = InWeights(settings, [optimizer], roll, model)
     refuse_shared(noise)
     return noise

@@ -25,7 +25,7 @@ from antipgd.torch.members import Member, rms
 from antipgd.torch.membership import Membership
 from antipgd.torch.parts import is_sharded, reshard
 from antipgd.torch.recalibration import recalibrated
-from antipgd.torch.record import RELATIVE, Record
+from antipgd.torch.record import FILTER, Record
 from antipgd.torch.rounding import Rounding
 from antipgd.torch.settings import Settings
 from antipgd.torch.sigma import by_group
@@ -272,7 +272,7 @@ class InWeights(Noise):
         if not self.relative:
             raise ValueError("rescale() is for relative=True; sigma is absolute here")
         self._planned = -1
-        if self.relative == RELATIVE:
+        if self.relative == FILTER:
             self._reshape()
             return
         as_they_are = self._inside_clean or not self.removable

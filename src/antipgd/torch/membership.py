@@ -31,7 +31,7 @@ from antipgd.torch.members import (
     set_keys,
     with_frozen,
 )
-from antipgd.torch.record import RELATIVE
+from antipgd.torch.record import FILTER
 from antipgd.torch.shares import measured
 from antipgd.torch.together import Grouped
 
@@ -122,7 +122,7 @@ class Membership:
             return member.scale, member.shares
         weights = of(member.parameter)
         scale = rms(weights)
-        return scale, measured(weights, scale) if self._relative == RELATIVE else None
+        return scale, measured(weights, scale) if self._relative == FILTER else None
 
     def planned(self, optimizer: Grouped, seed: int) -> list[Member]:
         """The members that the optimizer's list gives now, refused where they cannot be."""

@@ -31,8 +31,8 @@ DRAWS = ("step", "micro-batch", "rank")
 """What gets a draw of its own."""
 LAYERS = ("all", "one")
 """Which layers take a draw: all of them, or one after the other."""
-RELATIVE = "filter"
-"""What σ may be relative to beside the whole tensor: each of its filters."""
+FILTER, ELEMENT = "filter", "element"
+"""What σ may be relative to beside the whole tensor: each of its filters, or elements."""
 
 CLOCKS = ("sgd", "adam", "muon", "unknown")
 """Kinds of clocks."""
@@ -164,11 +164,9 @@ def _shares(label: str, value: object) -> str:
 
 
 def _relative(label: str, value: object) -> bool | str:
-    if value == RELATIVE and isinstance(value, str):
+    if isinstance(value, bool) or (isinstance(value, str) and value in (FILTER, ELEMENT)):
         return value
-    if not isinstance(value, bool):
-        raise ValueError(f"{label} must be True, False or {RELATIVE!r}; got {value!r}")
-    return value
+    raise ValueError(f"{label} must be True, False, {FILTER!r} or {ELEMENT!r}; got {value!r}")
 
 
 def _by_kind(label: str, value: object) -> tuple[tuple[str, float | None], ...]:
@@ -305,7 +303,7 @@ def has_filters(shape: Sequence[int]) -> bool:
 
 def _check_shares(record: Record, where: str) -> None:
     """Refuse shares that are not one for each filter."""
-    shaped = record.relative == RELATIVE
+    shaped = record.relative == FILTER
     for i, (name, shape) in enumerate(zip(record.names, record.shapes, strict=True)):
         wanted = shape[0] if shaped and has_filters(shape) else 0
         got = len(record.shares[i]) // 8 if record.shares else 0

@@ -1,8 +1,10 @@
-"""How a tensor's noise is shared out over its filters, the rows of its first axis.
+"""How a tensor's noise is shared out over its filters, the rows of its first axis, or its elements.
 
 With relative="filter" σ of a row is that of the tensor times its share, the row's root mean square
 over the tensor's: the noise is as large beside every filter, and as large in all as with
-relative=True. Shares are float32 numbers, measured once. Knows tensors, not when noise is added.
+relative=True. Shares are float32 numbers, measured once. With relative="element" the share of an
+element is its size now over the tensor's root mean square at the start. Knows tensors, not when
+noise is added.
 """
 
 from math import sqrt
@@ -39,6 +41,12 @@ def of_part(shares: Tensor, part: Tensor, shard: Shard | None) -> Tensor:
     first = 0 if shard is None else shard.offset[0]
     own = shares[first : first + part.shape[0]].to(part.device, part.dtype)
     return own.reshape(-1, *[1] * (part.dim() - 1))
+
+
+def of(shares: Tensor | float, part: Tensor, shard: Shard | None) -> Tensor:
+    """What draws on a part of clean weights are multiplied with: the shares of its filters, or of
+    its elements, given the tensor's root mean square."""
+    return of_part(shares, part, shard) if isinstance(shares, Tensor) else part.abs() / shares
 
 
 def as_text(shares: Tensor | None) -> str:

@@ -686,7 +686,7 @@ BAD = [
     (ValueError, "exclude 'nothing' matches no parameter", {"exclude": "nothing"}),
     (ValueError, "frozen 'nothing' matches no parameter", {"frozen": "nothing"}),
     (ValueError, "namespace must be text; got 3", {"namespace": 3}),
-    (ValueError, "relative must be True, False or 'filter'; got 1", {"relative": 1}),
+    (ValueError, "relative must be True, False, 'filter' or 'element'; got 1", {"relative": 1}),
     (ValueError, "hold must be a whole number >= 1.*; got 0", {"hold": 0}),
     (ValueError, "hold must be a whole number >= 1.*; got 1.5", {"hold": 1.5}),
     (ValueError, "unknown draws 'batch'", {"draws": "batch"}),

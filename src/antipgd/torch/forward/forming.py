@@ -22,7 +22,7 @@ from antipgd.torch.adding import compiled_targets
 from antipgd.torch.gpu.choosing import chosen
 from antipgd.torch.gpu.tables import Place, keep_for_graph, place_of
 from antipgd.torch.parts import is_sharded, local_part
-from antipgd.torch.shares import of_part
+from antipgd.torch.shares import of
 from antipgd.torch.stepping import is_captured, refuse_capture
 
 WIDE = (torch.float32, torch.float64)
@@ -37,7 +37,7 @@ class Draw(NamedTuple):
     newest: int
     coefficients: NDArray[np.float64]  # one row
     place: Place | None = None  # the same in a device's memory, as long as the step lasts
-    shares: Tensor | None = None  # of its filters, which the sum is multiplied with
+    shares: Tensor | float | None = None  # that the sum is multiplied with, as `shares.of` takes
 
 
 def as_draw(key: int, newest: int, coefficients: Sequence[float]) -> Draw:
@@ -92,7 +92,9 @@ class Former:
         wide = torch.float32 if z.dtype in NARROW else z.dtype
         with torch._C._DisableFuncTorch():
             xi = torch.zeros(z.shape, dtype=wide, device=z.device)
-            self.add(xi, None, draw)
+            self.add(xi, None, draw._replace(shares=None))
+        if draw.shares is not None:
+            xi = xi * of(draw.shares, z.detach().to(wide), None)
         return (z.to(wide) + xi).to(z.dtype)
 
     def prepare(self, tensors: Iterable[Tensor]) -> None:
@@ -113,13 +115,15 @@ class Former:
             self._templates[layout] = launching.Template(tensor, shard, self.law)
         return self._templates[layout]
 
-    def _add_shaped(self, tensor: Tensor, shard: Shard | None, draw: Draw, shares: Tensor) -> None:
-        """The draws by themselves, then times the share of each filter."""
+    def _add_shaped(
+        self, tensor: Tensor, shard: Shard | None, draw: Draw, shares: Tensor | float
+    ) -> None:
+        """The draws by themselves, then times their shares."""
         _refuse_shaped_capture()
         xi = torch.zeros_like(tensor)
         self.add(xi, shard, draw._replace(shares=None))
         with torch.no_grad():
-            tensor.add_(xi.mul_(of_part(shares, tensor, shard)))
+            tensor.add_(xi.mul_(of(shares, tensor, shard)))
 
     def add(self, tensor: Tensor, shard: Shard | None, draw: Draw) -> Any:
         """tensor += the draws, in place, in memory that nobody has read yet.
@@ -160,8 +164,8 @@ class Former:
 def _refuse_shaped_capture() -> None:
     if is_captured():
         raise RuntimeError(
-            "relative='filter' cannot be captured in a CUDA graph, whose replays would not know "
-            "the shares of filters that are measured anew; use relative=True"
+            "relative='filter' and 'element' cannot be captured in a CUDA graph, whose replays "
+            "would not know shares that are measured anew; use relative=True"
         )
 
 

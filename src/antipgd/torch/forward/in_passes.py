@@ -30,8 +30,9 @@ from antipgd.torch.members import Member
 from antipgd.torch.membership import Membership
 from antipgd.torch.parts import Gathered, gathered_parameters, local_part
 from antipgd.torch.recalibration import recalibrated
-from antipgd.torch.record import Record
+from antipgd.torch.record import ELEMENT, Record
 from antipgd.torch.settings import Settings
+from antipgd.torch.shares import of
 from antipgd.torch.stepping import (
     hear_steps,
     is_inner_step,
@@ -182,7 +183,8 @@ class InPasses(Noise):
 
     def _take_shares(self) -> None:
         for seat, member in zip(self._seats, self.members, strict=True):
-            seat.shares = member.shares
+            by_element = self.relative == ELEMENT and member.scale > 0
+            seat.shares = member.scale if by_element else member.shares
 
     def _set_draws(self) -> None:
         """Let the passes to come read what the members carry now."""
@@ -328,7 +330,10 @@ class InPasses(Noise):
         wide = torch.float64 if parameter.dtype == torch.float64 else torch.float32
         total = torch.zeros_like(parameter.detach(), dtype=wide)
         target, shard = local_part(total)
-        self._passes.former.add(target, shard, self._passes.draw_of(seats[0]))
+        draw = self._passes.draw_of(seats[0])
+        self._passes.former.add(target, shard, draw._replace(shares=None))
+        if draw.shares is not None:
+            target.mul_(of(draw.shares, local_part(parameter.detach())[0].to(wide), shard))
         return total
 
     @contextmanager

@@ -61,7 +61,7 @@ class Seat:
         self.keys, self.gathered = keys, gathered
         self.key = np.array([keys(0)], np.uint64)
         self.coefficients = np.zeros((1, 1))
-        self.shares: Tensor | None = None  # of its filters
+        self.shares: Tensor | float | None = None  # of its filters or elements
         self.still = True  # it carries no draw
         self.known = Known()
         self.place: Place | None = None  # of what it draws, in a device's memory

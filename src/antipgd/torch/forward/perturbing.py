@@ -26,7 +26,7 @@ from antipgd.torch.layers import check_layers
 from antipgd.torch.members import Exclude
 from antipgd.torch.membership import Membership
 from antipgd.torch.parts import gathered_parameters, is_distributed, is_sharded
-from antipgd.torch.record import DRAWS, RELATIVE
+from antipgd.torch.record import DRAWS
 from antipgd.torch.settings import Settings
 from antipgd.torch.together import Together
 
@@ -60,8 +60,9 @@ def perturb(
     After each step of the `optimizer` (one, or several that step together) the draw changes.
 
     With `relative`, a tensor's σ is `sigma` times its root mean square now; with "filter", that of
-    each of its filters (rows of its first axis) is `sigma` times the filter's. A param group may
-    have a `sigma` of its own. `schedule` is a function of the step, or "lr" to follow the learning
+    each of its filters (rows of its first axis) is `sigma` times the filter's; with "element", σ of
+    each element is `sigma` times its size in that pass, w = z + σ|z|ξ. A param group may have a
+    `sigma` of its own. `schedule` is a function of the step, or "lr" to follow the learning
     rate.
     `exclude` takes names, patterns and predicates; so does `frozen`, for parameters that take noise
     though nothing trains them. `seed=None` takes torch.initial_seed().
@@ -135,10 +136,10 @@ def _made(
         _refuse_tensor_parallel(roll, model, "draws='rank'", "use draws='step'")
         number = dist.get_rank() if is_distributed() else 0
     passes = Passes(settings.law, settings.drawing, memory, number)
-    if settings.relative == RELATIVE:
+    if isinstance(settings.relative, str):
         passes.refuse_when_compiled(
-            "relative='filter' does not work under torch.compile, which would round the shares of "
-            "the filters in its own order; use relative=True"
+            f"relative={settings.relative!r} does not work under torch.compile, which would round "
+            "the shares of the draws in its own order; use relative=True"
         )
     noise = InPasses(settings, optimizers, roll, model, passes, audit)
     refuse_shared(noise)
