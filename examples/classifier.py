@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-import antipgd
+import antipgd.torch
 from antipgd.flatness import find_sigma, trace_at_equal_loss
 
 EPOCHS, SEEDS = int(os.environ.get("EPOCHS", "200")), int(os.environ.get("SEEDS", "3"))

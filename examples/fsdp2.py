@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
-import antipgd
+import antipgd.torch
 
 STEPS, EVERY, RUNS = int(os.environ.get("STEPS", "200")), 50, Path("runs-fsdp2")
 pixels, digits = map(torch.tensor, load_digits(return_X_y=True))

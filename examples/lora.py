@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-import antipgd
+import antipgd.torch
 
 STEPS = int(os.environ.get("STEPS", "150"))
 GPT2 = GPT2Config(vocab_size=16, n_positions=24, n_embd=32, n_layer=2, n_head=2, bos_token_id=0,

@@ -19,7 +19,12 @@ README = "README.md"
 PAGES = {
     "": [("docs/theory.md",), ("docs/idea.md",)],
     "numba": [("docs/idea.md",)],
-    "torch": [(README, "The one line"), ("docs/forms.md",), ("docs/in-weights.md",)],
+    "torch": [
+        (README, "The one line"),
+        ("docs/forms.md",),
+        ("docs/in-weights.md",),
+        ("docs/settings.md",),
+    ],
     "optax": [(README, "In JAX"), ("docs/optax.md",)],
     "flatness": [
         (README, "The one line", "What it does"),

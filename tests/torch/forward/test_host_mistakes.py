@@ -118,6 +118,28 @@ class TestAnOptimizerMadeAnew:
         gc.collect()
         assert "is gone and has made no step with it" in caplog.text
 
+    @pytest.mark.parametrize("steps", [0, 2])
+    @pytest.mark.parametrize("order", ["before", "after"])
+    def test_a_training_that_was_over_when_it_was_loaded(self, order, steps, caplog):
+        """A script that is started again makes no step where there is none left to make."""
+        first = make_model()
+        its_own = sgd(first)
+        noise = perturb(first, its_own, 0.1)
+        for _ in range(steps):
+            train(first, its_own)
+        state = its_own.state_dict()
+        noise.stop()
+        model = make_model()
+        optimizer = sgd(model)
+        if order == "before":
+            optimizer.load_state_dict(state)
+        perturb(model, optimizer, 0.1)
+        if order == "after":
+            optimizer.load_state_dict(state)
+        del model, optimizer
+        gc.collect()
+        assert ("has made no step with it" in caplog.text) == (steps == 0)
+
     @pytest.mark.parametrize("how", ["stepped", "stopped", "kept"])
     def test_nothing_is_said_of_one_that_was_used(self, how, caplog):
         caplog.set_level(logging.WARNING)

@@ -76,6 +76,8 @@ class InPasses(Noise):
     def adopt(self, records: Sequence[Record], first: int = 0) -> None:
         """Go on from checked records."""
         super().adopt(records, first)
+        if self.step_count:
+            self._listening.has_stepped()
         if self.attached:
             self._seat()
 

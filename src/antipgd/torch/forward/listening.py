@@ -24,7 +24,7 @@ class Listening:
     """Steps that were heard, beside changes of the weights."""
 
     def __init__(self) -> None:
-        self._heard: list[bool] = []  # [True] once a step was; outlives the noise
+        self._heard: list[bool] = []  # [True] once a step was, ever; outlives the noise
         self._since = False  # a step since the last pass began
         self._inside = False  # of a step, whose closures make passes
         self._version: int | None = None
@@ -40,10 +40,14 @@ class Listening:
 
         return leave
 
-    def step_begins(self) -> None:
-        """An optimizer of ours steps."""
+    def has_stepped(self) -> None:
+        """Steps were made, here or before a checkpoint, after which there may be none to make."""
         if not self._heard:
             self._heard.append(True)
+
+    def step_begins(self) -> None:
+        """An optimizer of ours steps."""
+        self.has_stepped()
         self._since = self._inside = True
 
     def step_ends(self) -> None:
