@@ -39,7 +39,8 @@ help:
 	@echo "make battery    dieharder on the words of the stream (an hour or more)"
 	@echo "make examples   run the examples from a wheel, in a new environment outside of the clone;"
 	@echo "                writes docs/examples.md (some minutes)"
-	@echo "make docs       the documentation as a site: site/index.html; warnings are errors"
+	@echo "make docs       the documentation as a site: site/index.html; spelling, snippets, links"
+	@echo "                and the API are checked, warnings are errors"
 	@echo "make house      how the tree is built: lines, sizes, lists written twice; with"
 	@echo "                BEFORE=REV beside that commit"
 	@echo "make lint       ruff, mypy, import-linter and codespell only"
@@ -94,12 +95,13 @@ $(VENV)/page: $(VENV)/ready
 	  tar -xzf axe-core-$(AXE).tgz package/axe.min.js
 	touch $@
 
+PROSE := README.md CHANGELOG.md CONTRIBUTING.md docs
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs
+	$(BIN)/codespell $(PROSE)
 
 # With PAGE=1 a missing browser is a failure; without, tests/page is not collected.
 test: lint $(if $(filter 1,$(PAGE)),$(VENV)/page)
@@ -184,13 +186,16 @@ agreement: $(VENV)/ready
 examples:
 	$(PYTHON) benchmarks/examples_page.py
 
-# The site. Docstrings are read, not imported; the playground is, which needs NumPy alone.
+# The site, after its spelling and its snippets. Docstrings are read, not imported; the playground
+# is, which needs NumPy alone.
 SITE := .venv-docs
 $(SITE)/ready: pyproject.toml constraints.txt
 	$(call environment,$(SITE),--editable . --group docs)
 
-docs: $(SITE)/ready
-	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --site-dir site
+docs: $(SITE)/ready $(VENV)/ready
+	$(BIN)/codespell $(PROSE)
+	$(BIN)/pytest -q -n 2 README.md docs
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --site-dir site
 
 # What is published. build, twine and their like: not into .venv.
 RELEASE := .venv-release
