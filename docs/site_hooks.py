@@ -20,7 +20,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "antipgd"
 PACKAGES = ("torch", "optax", "flatness", "noise", "theory/finite_rate", "paper")
 MODULES = ("trainers/lightning", "trainers/transformers", "noise/reference", "noise/inplace",
            "theory/linear", "theory/valley", "theory/regularisation", "theory/pac_bayes",
-           "theory/equivalences", "theory/finder", "estimate")  # fmt: skip
+           "theory/equivalences", "theory/batches", "theory/finder", "estimate")  # fmt: skip
 
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./([^)#]+)(#[^)]*)?\)")
 NOTE = re.compile(r"\[(\d+)\]")
