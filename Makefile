@@ -40,7 +40,7 @@ help:
 	@echo "make examples   run the examples from a wheel, in a new environment outside of the clone;"
 	@echo "                writes docs/examples.md (some minutes)"
 	@echo "make docs       the documentation as a site: site/index.html; spelling, snippets, links"
-	@echo "                and the API are checked, warnings are errors"
+	@echo "                and the API are checked, warnings are errors (some minutes)"
 	@echo "make house      how the tree is built: lines, sizes, lists written twice; with"
 	@echo "                BEFORE=REV beside that commit"
 	@echo "make lint       ruff, mypy, import-linter and codespell only"
@@ -95,13 +95,12 @@ $(VENV)/page: $(VENV)/ready
 	  tar -xzf axe-core-$(AXE).tgz package/axe.min.js
 	touch $@
 
-PROSE := README.md CHANGELOG.md CONTRIBUTING.md docs
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/codespell $(PROSE)
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs
 
 # With PAGE=1 a missing browser is a failure; without, tests/page is not collected.
 test: lint $(if $(filter 1,$(PAGE)),$(VENV)/page)
@@ -193,7 +192,7 @@ $(SITE)/ready: pyproject.toml constraints.txt
 	$(call environment,$(SITE),--editable . --group docs)
 
 docs: $(SITE)/ready $(VENV)/ready
-	$(BIN)/codespell $(PROSE)
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs
 	$(BIN)/pytest -q -n 2 README.md docs
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --site-dir site
 
