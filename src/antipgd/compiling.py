@@ -52,7 +52,7 @@ class _Compiling(Listener):
         self._within -= 1
 
 
-register("numba:compile", _Compiling())
+register("numba:compile", _Compiling())  # type: ignore[no-untyped-call]
 
 
 def _digest(sources: tuple[ModuleType, ...]) -> str:
