@@ -39,7 +39,8 @@ help:
 	@echo "make battery    dieharder on the words of the stream (an hour or more)"
 	@echo "make examples   run the examples from a wheel, in a new environment outside of the clone;"
 	@echo "                writes docs/examples.md (some minutes)"
-	@echo "make docs       the documentation as a site: site/index.html; warnings are errors"
+	@echo "make docs       the documentation as a site: site/index.html; spelling, snippets, links"
+	@echo "                and the API are checked, warnings are errors (some minutes)"
 	@echo "make house      how the tree is built: lines, sizes, lists written twice; with"
 	@echo "                BEFORE=REV beside that commit"
 	@echo "make lint       ruff, mypy, import-linter and codespell only"
@@ -184,13 +185,16 @@ agreement: $(VENV)/ready
 examples:
 	$(PYTHON) benchmarks/examples_page.py
 
-# The site. Docstrings are read, not imported; the playground is, which needs NumPy alone.
+# The site, after its spelling and its snippets. Docstrings are read, not imported; the playground
+# is, which needs NumPy alone.
 SITE := .venv-docs
 $(SITE)/ready: pyproject.toml constraints.txt
 	$(call environment,$(SITE),--editable . --group docs)
 
-docs: $(SITE)/ready
-	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --site-dir site
+docs: $(SITE)/ready $(VENV)/ready
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs
+	$(BIN)/pytest -q -n 2 README.md docs
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --site-dir site
 
 # What is published. build, twine and their like: not into .venv.
 RELEASE := .venv-release

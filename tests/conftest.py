@@ -18,4 +18,3 @@ settings.load_profile("repeatable")
 def no_lines(monkeypatch):
     """A log says what takes long, which on a busy machine anything does."""
     monkeypatch.setattr("antipgd.paper.progress.SELDOM", float("inf"))
-    monkeypatch.setattr("antipgd.paper.progress.PATIENCE", 3600.0)

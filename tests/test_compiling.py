@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from numba import njit
 
 import antipgd
 from antipgd.compiling import jit_with
@@ -96,6 +97,33 @@ def test_the_cache_notices_changes_in_other_files(package, tmp_path):
     assert hits == [0, 0]
     for old, new in zip(before, after, strict=True):
         assert new == pytest.approx(old * 2 / 3**0.5)
+
+
+TOLD = """
+import numpy as np
+from antipgd.noise import kernels
+words, out = np.empty(4 * kernels._BLOCKS, np.int32), np.empty(7, np.int64)
+kernels.draw_indices(np.uint64(5), 3, 40, words, out)
+kernels.draw_indices(np.uint64(5), 3, 40, words, out.astype(np.int32))
+"""
+
+
+def test_whoever_waits_for_the_compiler_is_told_so_once(package, tmp_path):
+    _, run = package
+    settings = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+    first, second = run(TOLD, **settings), run(TOLD, **settings)
+    said = "compiling antipgd.noise.kernels for this machine (once; up to a minute)\n"
+    assert (first.returncode, first.stderr) == (0, said)
+    assert (second.returncode, second.stderr) == (0, "")  # what was kept is only read
+
+
+def test_what_others_compile_is_theirs(caplog):
+    @njit
+    def double(x):
+        return 2 * x
+
+    assert double(3) == 6
+    assert caplog.text == ""
 
 
 def test_sources_that_cannot_be_read_do_not_stand_in_the_way():

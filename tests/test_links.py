@@ -30,3 +30,11 @@ def test_links_lead_somewhere(page):
 def test_a_heading_with_signs():
     page = ROOT / "docs" / "flatness.md"
     assert "#choosing-σ" in headings(page)
+
+
+def test_the_site_is_built_with_warnings_that_count():
+    """mkdocs does not count what --quiet keeps it from saying."""
+    (build,) = [line for line in (ROOT / "Makefile").read_text("utf-8").splitlines()
+                if "mkdocs build" in line]  # fmt: skip
+    assert "--quiet" not in build
+    assert "\nstrict: true\n" in (ROOT / "mkdocs.yml").read_text("utf-8")

@@ -1,4 +1,5 @@
-"""How compiled code is compiled and kept: numba's cache on disk, made trustworthy and optional.
+"""How compiled code is compiled and kept: numba's cache on disk, made trustworthy and optional; and
+whoever waits for the compiler is told.
 
 By itself that cache notices changes in a function's own file only, and where no folder can be
 written to numba refuses to compile at all. Knows no kernel. Needs numba (the `numba` extra), so
@@ -14,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from numba import njit
+from numba.core.event import Event, Listener, register
 
 log = logging.getLogger("antipgd")
 
@@ -24,6 +26,33 @@ def _say_that_nothing_is_kept() -> None:
         "no folder for numba's cache can be written to, so kernels are compiled in memory, anew in "
         "every process (seconds); set NUMBA_CACHE_DIR to a folder that can"
     )
+
+
+@cache
+def _say_that_it_compiles(module: str) -> None:
+    log.warning("compiling %s for this machine (once; up to a minute)", module)
+
+
+class _Compiling(Listener):
+    """Hears of what numba compiles, not of what it finds on disk; names each module of ours once.
+
+    What is compiled on the way belongs to the function that was called.
+    """
+
+    def __init__(self) -> None:
+        self._within = 0
+
+    def on_start(self, event: Event) -> None:
+        module = event.data["dispatcher"].py_func.__module__
+        if not self._within and module.partition(".")[0] == __package__:
+            _say_that_it_compiles(module)
+        self._within += 1
+
+    def on_end(self, event: Event) -> None:
+        self._within -= 1
+
+
+register("numba:compile", _Compiling())  # type: ignore[no-untyped-call]
 
 
 def _digest(sources: tuple[ModuleType, ...]) -> str:

@@ -89,3 +89,10 @@ def test_bash_takes_the_script(tmp_path):
 def test_an_unknown_shell(capsys):
     assert main(["completion", "fish"]) == 2
     assert "invalid choice: 'fish'" in capsys.readouterr().err
+
+
+def test_a_misspelt_command_is_named(capsys):
+    assert main(["swep", "widening_valley"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("antipgd: unknown command 'swep'; did you mean 'sweep'? accepted: ")
+    assert said.count("\n") == 1

@@ -10,6 +10,8 @@ from antipgd.cli import main
 from antipgd.paper.claims import SEVERITY
 from antipgd.paper.coverage import KINDS, paper_claims, paper_figures
 from antipgd.paper.experiments import EXPERIMENTS, GROUPS, about, choose, is_scaled, load, title_of
+from antipgd.paper.progress import Progress
+from antipgd.paper.simulation import cost
 
 SMALL = ["--only", "anticorrelation,label_noise", "--seeds", "2"]
 
@@ -179,6 +181,15 @@ def test_the_plan(out, capsys):
     assert main(["paper", *SMALL, "--out", str(out), "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"label_noise +6 runs, +0 to do", said)
+
+
+def test_the_plan_says_minutes_and_what_it_times(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(cost, "_seconds_per_step", lambda block: 1.0)
+    told = []
+    monkeypatch.setattr(Progress, "finish", lambda bar, name="": told.append((bar.stage, name)))
+    assert main(["paper", *SMALL, "--out", str(tmp_path), "--threads", "2", "--dry-run"]) == 0
+    assert re.search(r"small ones: about [\d.]+ (min|h) on 2 threads", capsys.readouterr().out)
+    assert ("compiling and timing", "quadratic_regression") in told
 
 
 def test_the_page_from_what_is_stored(out, tmp_path, capsys):

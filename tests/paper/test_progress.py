@@ -2,7 +2,6 @@
 
 import io
 import sys
-import threading
 
 import pytest
 
@@ -96,15 +95,3 @@ def test_nothing_is_shown_if_asked_so(monkeypatch):
 def test_without_a_bar_messages_go_to_stderr(capsys):
     say("that is so")
     assert capsys.readouterr().err == "that is so\n"
-
-
-def test_only_what_takes_long_is_told_of(monkeypatch, capsys):
-    monkeypatch.setattr(module, "PATIENCE", 3600.0)
-    with module.told_if_long("slow today"):
-        pass
-    assert capsys.readouterr().err == ""
-    told = threading.Event()
-    monkeypatch.setattr(module, "PATIENCE", 0.0)
-    monkeypatch.setattr(module, "say", lambda message: message == "slow today" and told.set())
-    with module.told_if_long("slow today"):
-        assert told.wait(60)

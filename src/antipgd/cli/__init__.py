@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from antipgd import __version__
+from antipgd.checks import nearest
 from antipgd.cli.helping import add_completion, overview
 from antipgd.cli.usage import Parser, UsageError, say
 from antipgd.extras import MissingPackageError, how_to_install
@@ -63,6 +64,8 @@ def _command(arguments: Sequence[str]) -> int:
     words = _joined(arguments)
     if words and words[0] in commands:
         commands[words[0]].check_options(words[1:])
+    elif words and not words[0].startswith("-"):
+        raise UsageError(f"unknown command {words[0]!r}; {nearest(words[0], commands)}")
     options = parser.parse_args(words)
     with contextlib.suppress(FileNotFoundError):  # the folder we are in was deleted
         sys.path.insert(0, os.getcwd())  # where module:Class is looked for

@@ -116,7 +116,7 @@ class Targets:
         *,
         threads: int = 1,
     ) -> None:
-        """arrays[i] += Σ_j coefficients[i][j] · ξ_{newest−j}, draws before step 1 being zero."""
+        """`arrays[i] += Σ_j coefficients[i][j] · ξ_{newest−j}`, draws before step 1 being zero."""
         newest, _, _ = check_slice(newest, 0, 0)
         if threads < 1:
             raise ValueError(f"threads must be at least 1; got {threads}")

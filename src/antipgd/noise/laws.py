@@ -7,8 +7,8 @@ A law is a value: a name, and for student-t its degrees of freedom. How words be
 import math
 from dataclasses import dataclass
 
-# Draws that one block of four 32-bit words yields.
 LAWS = {"gaussian": 4, "rademacher": 128, "uniform": 4, "laplace": 4, "student-t": 2}
+"""The laws, and the draws that one block of four 32-bit words yields."""
 # Made of two words at a time, (0, 1) and (2, 3); the others make each draw of one word.
 PAIRED = {"gaussian", "student-t"}
 

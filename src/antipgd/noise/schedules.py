@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from antipgd import checks
 
 Schedule = Callable[[int], float]
+"""A function of the step: what σ is multiplied by."""
 
 
 def factor(schedule: Schedule | None, step: int) -> float:

@@ -16,7 +16,9 @@ from antipgd.noise.laws import Law, as_law
 from antipgd.noise.transforms import NUMPY, unit_draws
 
 STREAM_VERSION = 1
+"""Of the format in docs/noise-stream.md: the same version draws the same numbers."""
 PURPOSES = ("noise", "probe", "data", "start", "batch", "label")
+"""What draws are for; each purpose has keys of its own."""
 
 PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)

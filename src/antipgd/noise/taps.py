@@ -11,7 +11,9 @@ from itertools import accumulate
 Taps = tuple[float, ...]
 
 ANTI: Taps = (1.0, -1.0)
+"""Anti-PGD: what a step adds the next takes back."""
 WHITE: Taps = (1.0,)
+"""PGD: independent noise, which adds up."""
 
 
 def as_taps(taps: Iterable[float]) -> Taps:

@@ -22,6 +22,7 @@ from antipgd.optax.leaves import check_layers, masked_names, named_leaves
 from antipgd.optax.sizes import FILTER, check_leaf, filters, scale
 
 STATIC_ARGS = ("seed", "hold", "schedule", "mask")
+"""For `optax.inject_hyperparams(…, static_args=STATIC_ARGS)`: what cannot be traced."""
 
 
 class Settings(NamedTuple):

@@ -53,5 +53,6 @@ METHODS = {
                             compared=False),
 }  # fmt: skip
 SIMULATED = {name: method for name, method in METHODS.items() if method.simulated}
+"""The methods that a sweep knows, by name: `antipgd.paper.METHODS`."""
 TRAINABLE = {name: method for name, method in METHODS.items() if method.trained}
 TRAINED = {name: method for name, method in TRAINABLE.items() if method.compared}

@@ -13,7 +13,6 @@ from typing import Any
 
 SURE = 0.01  # of all is done before the rest is estimated
 SELDOM = 20.0  # seconds, at least, between two lines of a log
-PATIENCE = 2.0  # seconds before something that is only now and then slow is told of
 
 _shown: list["Progress"] = []  # the bar on the terminal, which messages must not break
 
@@ -24,18 +23,6 @@ def say(message: str) -> None:
         _shown[-1].console.print(message, markup=False, highlight=False, soft_wrap=True)
     else:
         print(message, file=sys.stderr)
-
-
-@contextmanager
-def told_if_long(message: str) -> Generator[None]:
-    """Around what is quick most of the time: `message` to the user if it is not."""
-    timer = threading.Timer(PATIENCE, say, [message])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def spoken(seconds: float) -> str:

@@ -51,6 +51,7 @@ from antipgd.paper.pipeline import (
     write_plan,
 )
 from antipgd.paper.playground import fragment
+from antipgd.paper.progress import spoken
 from antipgd.paper.record import Record, Spec
 from antipgd.paper.report import Erratum, measured, page
 from antipgd.paper.simulation.cost import Pace, seconds_needed
@@ -139,8 +140,8 @@ def show_plan(
     trainings = [run for run in plan.trainings if run.name in to_do]
     print(f"{len(to_do)} runs to do")
     if small:
-        seconds = seconds_needed(small) / used
-        print(f"{len(small)} small ones: about {seconds:.0f} s on {used} threads, and relaxations")
+        time_needed = spoken(seconds_needed(small) / used)
+        print(f"{len(small)} small ones: about {time_needed} on {used} threads, and relaxations")
     if trainings:
         hours = training_seconds(trainings) / used / 3600
         print(f"{len(trainings)} trainings: about {hours:.1f} h on {used} processes of one thread")

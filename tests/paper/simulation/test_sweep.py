@@ -579,7 +579,7 @@ def test_kill_dash_9_at_ten_random_moments_loses_nothing(tmp_path):
 
 def assert_only_how_far(said):
     """What a busy machine may add to a log."""
-    how_far = (b"runs: ", b"compiling the simulator")
+    how_far = (b"runs: ", b"compiling antipgd.")
     assert all(line.startswith(how_far) for line in said.splitlines()), said
 
 

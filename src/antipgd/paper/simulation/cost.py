@@ -94,10 +94,9 @@ class Pace:
 
 def cost(runs: Iterable[Run]) -> Cost:
     """What runs cost if every block takes as long as the first of its kind."""
-    pace = Pace()
-    blocks = plan(runs)
-    steps = sum(pace.of_block(block) * block.shared.steps for block in blocks)
-    relaxed = [block.shared for block in blocks if block.shared.relax]
+    pace, runs = Pace(), list(runs)
+    steps = pace.expect(runs)
+    relaxed = [block.shared for block in plan(runs) if block.shared.relax]
     return Cost(steps, sum(map(pace.of_relaxation, relaxed)))
 
 

@@ -16,7 +16,6 @@ from antipgd.paper.engines.engine import Engine, Result, StoppedError, Tell
 from antipgd.paper.engines.hearing import Line, results
 from antipgd.paper.methods import SIMULATED
 from antipgd.paper.pipeline import Made, Tick, cpu_count
-from antipgd.paper.progress import told_if_long
 from antipgd.paper.record import Failure, Record, name_of
 from antipgd.paper.simulation.blocks import Block, blocks_of
 from antipgd.paper.simulation.compiled import CompiledStepper
@@ -40,8 +39,7 @@ def compile_for(runs: Iterable[Run]) -> None:
     """Compile what the runs need, or load it, so that this is no part of their time."""
     for block in plan(runs):
         if block.has_kernel:
-            with told_if_long("compiling the simulator (once; half a minute)"):
-                CompiledStepper(block).advance(0)
+            CompiledStepper(block).advance(0)
             return  # one function has the kernels of all problems
 
 

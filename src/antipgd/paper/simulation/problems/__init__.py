@@ -30,6 +30,7 @@ PROBLEMS: dict[str, type[Problem]] = {
     "digits_network": DigitsNetwork,
     "deep_linear": DeepLinear,
 }
+"""The problems by name."""
 _own: dict[str, type[Problem]] = {}
 
 Setting = int | float | str | bool
