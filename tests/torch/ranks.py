@@ -173,6 +173,25 @@ def shaped(rank, ranks, folder):
             one.stop()
 
 
+def elements(rank, ranks, folder):
+    """Each rank multiplies what it has of z, however cut, with its part of the one draw."""
+    alone, model = even_model(), even_model()
+    fully_shard(model, shard_placement_fn=lambda p: Shard(p.dim() - 1))
+    optimizers = [sgd(alone), sgd(model)]
+    noises = [perturb(one, optimizer, SIGMA, relative="element", seed=SEED)
+              for one, optimizer in zip((alone, model), optimizers, strict=True)]  # fmt: skip
+    for _ in range(5):
+        train(alone, optimizers[0], 1)
+        train(model, optimizers[1], 1)  # the same examples on every rank
+        for p, q in zip(alone.parameters(), model.parameters(), strict=True):
+            xi = noises[0].injected(p)
+            torch.testing.assert_close(full(noises[1].injected(q)), xi, rtol=1e-5, atol=1e-8)
+            assert p.dim() < 2 or xi.any()
+    check_weights(model, {name: full(p) for name, p in alone.named_parameters()})
+    for noise in noises:
+        noise.stop()
+
+
 def _check_same_noise(model, noise, other, other_noise, tensors):
     """Bit for bit the same, on so many tensors."""
     carried = [full(noise.injected(p)) for p in model.parameters()]
@@ -379,8 +398,9 @@ def mutated_2000(rank, ranks, folder):
 
 SCENARIOS = {
     f.__name__: f
-    for f in (ddp, fsdp, fsdp_options, fsdp_other_dim, relative, shaped, replaced, save, load,
-              save_plain_sgd, disagree, part, tensor_parallel, nested, mutated_300, mutated_2000)
+    for f in (ddp, fsdp, fsdp_options, fsdp_other_dim, relative, shaped, elements, replaced, save,
+              load, save_plain_sgd, disagree, part, tensor_parallel, nested, mutated_300,
+              mutated_2000)
 }  # fmt: skip
 
 if __name__ == "__main__":

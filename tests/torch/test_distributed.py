@@ -12,7 +12,7 @@ torchrun = partial(job.torchrun, Path(__file__).with_name("ranks.py"))
 
 def test_two_ranks(tmp_path):
     torchrun(2, tmp_path, "ddp", "fsdp", "fsdp_options", "fsdp_other_dim", "relative",
-             "shaped", "replaced", "save_plain_sgd", "disagree", "part")  # fmt: skip
+             "shaped", "elements", "replaced", "save_plain_sgd", "disagree", "part")  # fmt: skip
 
 
 def test_saved_on_two_ranks_goes_on_with_one_and_three(tmp_path):
