@@ -18,7 +18,7 @@ from antipgd.paper.claims import FAILS, HOLDS, NOT_AT_MINIMUM, UNDECIDED, Claim
 from antipgd.paper.coverage import decided
 from antipgd.paper.errata import SLIPS
 from antipgd.paper.exhibits import row_of
-from antipgd.paper.experiments import EXPERIMENTS, about, chapter_of, load, title_of
+from antipgd.paper.experiments import OF_PAPER, about, chapter_of, load, title_of
 from antipgd.paper.references import PAPER
 from antipgd.paper.report import Erratum, Item, Row, page
 
@@ -107,9 +107,9 @@ def whole_page() -> str:
     items = [
         Item(name, title_of(name), about(name), some_claims(name, (HOLDS, UNDECIDED, FAILS)), svg,
              None, load(name).SHOWS.format(seeds=10), chapter_of(name))
-        for name in EXPERIMENTS
+        for name in OF_PAPER
     ]  # fmt: skip
-    rows = [row_of(one) for one in decided([], EXPERIMENTS)]
+    rows = [row_of(one) for one in decided([], OF_PAPER)]
     slips = [Erratum(slip.where, slip.printed, slip.right, "by reading") for slip in SLIPS]
     said = load("when_it_helps").summary(load_made_up())
     return page(items, rows=rows, notes=[], provenance={}, command="antipgd paper", errata=slips,
@@ -276,7 +276,7 @@ def test_no_more_than_fifteen_screens_before_unfolding(
     visit = Visit(browser, whole, DESK, scheme)
     tall = visit.page.evaluate("() => document.scrollingElement.scrollHeight")
     assert tall <= SCREENS * HEIGHT
-    assert visit.page.locator(".experiment").count() == len(EXPERIMENTS)
+    assert visit.page.locator(".experiment").count() == len(OF_PAPER)
     unfold(visit.page)
     assert visit.page.evaluate("() => document.scrollingElement.scrollHeight") > 2 * tall
     visit.page.context.close()

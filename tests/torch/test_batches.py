@@ -14,7 +14,9 @@ from antipgd.torch import AnticorrelatedBatches
 ORDERS = ["shuffled", "mirrored"]
 FIRST = [6, 1, 9, 2, 7, 8, 0, 4, 5, 3]
 SECOND = [4, 7, 6, 8, 3, 5, 1, 2, 9, 0]
-PREFETCH = {0: {}, 2: {"prefetch_factor": 4}}
+# no fork beside JAX, whose threads other tests of this process may have started
+PREFETCH = {0: {}, 2: {"prefetch_factor": 4, "multiprocessing_context": "forkserver",
+                       "persistent_workers": True}}  # fmt: skip
 
 
 def epochs(count, *arguments, **settings):

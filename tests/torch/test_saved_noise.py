@@ -461,7 +461,7 @@ def test_what_is_saved_can_be_loaded():
     ("settings", "message"),
     [
         ({"relative": 1}, "relative must be True, False, 'filter' or 'element'; got 1"),
-        ({"relative": np.True_}, "relative must be True, False or 'filter'"),
+        ({"relative": np.True_}, "relative must be True, False, 'filter' or 'element'"),
         ({"namespace": None}, "namespace must be text; got None"),
     ],
 )

@@ -220,7 +220,7 @@ OTHER_VALUES = {
     "measure": (0, 5, 20), "schedule": "linear:0:20", "start": 3, "stop": 12,
     "leave": (0.0, 1e9), "relax": False, "noisy": "u", "momentum": 0.25, "nesterov": True,
     "optimizer": "adam", "hold": 2, "antithetic": True, "average": 7,
-    "uncorrelated": 5, "order": "shuffled",
+    "uncorrelated": 5, "order": "shuffled", "layers": "one", "relative": "filter",
 }  # fmt: skip
 
 

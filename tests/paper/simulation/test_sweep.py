@@ -276,7 +276,11 @@ def test_every_run_is_planned_once():
 @pytest.mark.parametrize(
     ("method", "option", "message"),
     [
-        ("gd,sgd", "--sigma 1", "sigma is for pgd, anti, antisgd, label, noise; none is in"),
+        (
+            "gd,sgd",
+            "--sigma 1",
+            "sigma is for pgd, anti, antisgd, label, noise, sam, two_point; none is in",
+        ),
         ("gd", "--law uniform", "law is for methods with noise; none is in"),
         ("gd", "--schedule cosine:0:9", "schedule is for methods with noise"),
         ("gd", "--stop 5", "stop is for methods with noise"),

@@ -41,9 +41,9 @@ class DeepLinear(Problem):
 
     about = (
         "L(W) = sum_i (<A_i, W_D...W_1> - y_i)^2 / 2 measurements; n: the product is n x n, rank: "
-        "of the target, width and depth: of the factors, measurements: to train on, test: held "
-        "out, label_noise: its standard deviation, init: scale of the start; --leave watches the "
-        "nuclear norm of the product"
+        "of the target, width: of the factors, depth: how many they are, measurements: to train "
+        "on, test: held out, label_noise: its standard deviation, init: scale of the start; "
+        "--leave watches the nuclear norm of the product"
     )
 
     n: int = 6
