@@ -20,7 +20,7 @@ from antipgd.paper.simulation import spec as spec_module
 from antipgd.paper.simulation.local import run_local
 from antipgd.paper.simulation.spec import Run, make_run
 from antipgd.paper.simulation.sweep import on_threads
-from antipgd.paper.store import NewerStoreError, Store
+from antipgd.paper.store import NewerStoreError, Store, together
 
 
 def run(seed=0, **changes):
@@ -253,3 +253,9 @@ def test_what_killed_writers_left_is_removed_when_old(store):
     Store(store.root)
     assert fresh.exists()
     assert not old.exists()
+
+
+def test_how_records_were_made_is_told_in_short():
+    assert together(["b", "a", "b"]) == "a, b"
+    assert together("dacb") == "a to d (4 different)"
+    assert together(["a to d (4 different)", "f", "e"]) == "a to d (4 different), e, f"

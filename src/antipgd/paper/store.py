@@ -9,7 +9,7 @@ are kept apart.
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -72,6 +72,17 @@ def provenance() -> dict[str, Any]:
         "processor": _processor(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def together(values: Iterable[str]) -> str:
+    """What one key of many provenances says, the least first; of many values the least, the largest
+    and their number. What says so already, of records that had been shipped, stays as it is."""
+    every = sorted(set(values))
+    before = [one for one in every if one.endswith(" different)")]
+    found = [one for one in every if one not in before]
+    if len(found) > 2:
+        found = [f"{found[0]} to {found[-1]} ({len(found)} different)"]
+    return ", ".join(before + found)
 
 
 def _versions(run: Spec) -> dict[str, int]:

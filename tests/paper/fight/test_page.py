@@ -11,10 +11,10 @@ from antipgd.paper.fight.match import Match
 from antipgd.paper.fight.planning import in_the_middle
 from antipgd.paper.fight.playing import play_one
 from antipgd.paper.fight.problem import VALIDATION
-from antipgd.paper.fight.shipping import MARKS, filled, packed, shipped, unpacked
-from antipgd.paper.fight.standings import tables
+from antipgd.paper.fight.shipping import MARKS, filled, known, packed, shipped, unpack, unpacked
+from antipgd.paper.fight.standings import MISSING, tables
 from antipgd.paper.pipeline import open_store
-from antipgd.paper.record import Record
+from antipgd.paper.record import Failure, Record
 
 PAGE = Path(__file__).parents[3] / "docs" / "fight.md"
 NOTHING = "No budget has been run to its end yet."
@@ -49,8 +49,13 @@ def _made(match: Match) -> Record:
 def packed_fight(tmp_path: Path) -> bytes:
     plan = enter("25m", only=["regression"], methods=["gd", "sam"], check=False).plan
     store = open_store(tmp_path)
+    ill = None
     for match in plan.following(in_the_middle):
-        store.put(_made(match))
+        if ill is None and match.method == "gd":
+            ill = match
+            store.put_failure(Failure(match, "its grandmother was ill", "where"))
+        else:
+            store.put(_made(match))
     return packed("25m", plan, store)
 
 
@@ -59,12 +64,26 @@ def test_what_is_packed_comes_back(packed_fight: bytes) -> None:
     assert there.command == "antipgd fight --budget 25m"
     assert there.made["python"]
     assert there.records
+    (failure,) = there.failures.values()
+    assert failure.reason == "its grandmother was ill"
     assert all(name == r.run.name for name, r in there.records.items())
     for record in there.records.values():
         loss = _loss(record.run)
         assert record.status == ("diverged" if loss is None else "ok")
         if loss is not None:
             assert record.points[0][2] == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_fight_goes_on_from_what_ships(packed_fight: bytes, tmp_path: Path) -> None:
+    there, store = unpacked(packed_fight), open_store(tmp_path / "elsewhere")
+    assert unpack(there, store) == len(there.records)
+    assert unpack(there, store) == 0
+    plan = enter("25m", only=["regression"], methods=["gd", "sam"], check=False).plan
+    assert known(plan, store).records == there.records
+    store.put_failure(*there.failures.values())
+    made = store.provenance(next(iter(there.records.values())).run)
+    assert made == {**there.made, "shipped": "to six digits"}
+    assert unpacked(packed("25m", plan, store)) == there
 
 
 def test_the_page_is_filled_between_its_marks_only(packed_fight: bytes) -> None:
@@ -86,5 +105,13 @@ def test_shipped_bouts_are_of_the_files_and_sizes_of_today() -> None:
     assert NOTHING not in PAGE.read_text("utf-8")
     sources = {contestant(name, text).source for name, text in built_in().items()}
     assert {record.run.source for record in there.records.values()} <= sources
-    found = tables(enter("night", check=False).plan, there.records, {})
-    assert all(table.standings and not table.out for table in found)
+    found = tables(enter("night", check=False).plan, there.records, there.failures)
+    assert all(table.standings for table in found)
+    assert not [why for table in found for why in table.out.values() if why == MISSING]
+
+
+def test_what_older_code_made_does_not_count(packed_fight: bytes, monkeypatch) -> None:
+    monkeypatch.setattr("antipgd.paper.fight.match.RESULTS_VERSION", 2)
+    there = unpacked(packed_fight)
+    assert not there.records
+    assert not there.failures

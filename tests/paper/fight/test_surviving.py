@@ -82,3 +82,12 @@ def test_a_method_without_a_column_has_a_dash_and_takes_no_part():
 def test_panels_have_a_point_for_each_method():
     drawn = panels(_survivors())
     assert [len(panel.series) for panel in drawn] == [6] * len(JUDGED)
+
+
+def test_a_few_methods_that_have_nothing_to_do_with_each_other_decide_nothing():
+    """However many seeds tell that these very methods are so: it is their choice that is chance."""
+    draw, decided = np.random.default_rng(3), 0
+    for trial in range(30):
+        flat, lost = (np.repeat(draw.random((6, 1)), 5, axis=1) for _ in range(2))
+        decided += correlation(flat, lost, trial).verdict != "undecided"
+    assert decided <= 6

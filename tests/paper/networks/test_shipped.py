@@ -128,12 +128,6 @@ def test_a_store_names_what_it_has_and_says_what_it_cannot_read(tmp_path):
     assert "abc.json: it is left out, for it cannot be understood (KeyError('run'))" in said[0]
 
 
-def test_how_records_were_made_is_told_in_short():
-    assert room._all(["b", "a", "b"]) == "a, b"
-    assert room._all("dacb") == "a to d (4 different)"
-    assert room._all(["a to d (4 different)", "f", "e"]) == "a to d (4 different), e, f"
-
-
 def test_a_digest_tells_the_last_bit():
     run = SMOKE.training("gd", 0)
     one = digest_of(ended(run, test_loss=0.1 + 0.2))

@@ -63,8 +63,9 @@ def ranked(samples: Array, key: int = 0) -> list[Rank]:
 
 
 def ranked_over(problems: Sequence[Array]) -> list[Rank]:
-    """Mean ranks over problems that have the same rows; the seeds of each are resampled by
-    themselves. The problems are those that they are: their choice is in no interval."""
-    both = [resampled_ranks(samples, key) for key, samples in enumerate(problems)]
+    """Mean ranks over problems that have the same rows. Where they have as many seeds these are
+    resampled together, for some problems share data by seed. The problems are those that they are:
+    their choice is in no interval."""
+    both = [resampled_ranks(samples, key=0) for samples in problems]
     rank, resampled = (np.mean(parts, axis=0) for parts in zip(*both, strict=True))
     return _with_interval(rank, resampled)

@@ -1,14 +1,15 @@
 """Bouts that ship with the package, with their provenance, and the page that is made from them.
 
 `python -m antipgd.paper.fight.shipping keep night fight OUT.jsonl.xz` packs the store of the folder
-`fight`; `… page night docs/fight.md` writes figure, paragraphs and tables between the page's marks.
-One line says which command made the records and where; then a line for each bout.
+`fight`; `… unpack night fight` is the way back, to go on from what ships; `… page night
+docs/fight.md` writes figure, paragraphs and tables between the page's marks. One line says which
+command made the records and where; then a line for each bout.
 """
 
 import json
 import lzma
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -23,17 +24,19 @@ from antipgd.paper.fight.standings import Table, tables
 from antipgd.paper.fight.writing import paragraphs, tables_text
 from antipgd.paper.files import write
 from antipgd.paper.pipeline import Outcome, open_store, stored
-from antipgd.paper.record import Record, record_from
-from antipgd.paper.store import Store
+from antipgd.paper.record import Failure, Record, record_from
+from antipgd.paper.store import Store, together
 
 MARKS = ("<!-- fight begins -->", "<!-- fight ends -->")
-_MADE = ("antipgd", "code", "python", "torch", "processor", "time")
+_MADE = ("antipgd", "code", "python", "numpy", "numba", "torch", "processor", "time")
+_CHOOSING = ("accuracy", "test_loss")
 
 
 class Shipped(NamedTuple):
-    """Records by the name of their bout, and how they were made."""
+    """Records and failures by the name of their bout, and how they were made."""
 
     records: dict[str, Record]
+    failures: dict[str, Failure]
     command: str
     made: dict[str, str]
 
@@ -49,27 +52,27 @@ def known(plan: Plan, store: Store) -> Outcome:
 
 def lines(budget: str, plan: Plan, store: Store) -> Iterator[str]:
     """The file of a budget, from a store."""
-    records = [*known(plan, store).records.values()]
-    if not records:
+    there = known(plan, store)
+    if not there.records:
         raise ValueError(f"{store.root} has no bout of the budget {budget!r}")
-    made = [store.provenance(record.run) or {} for record in records]
-    kept = {key: _all([str(one.get(key)) for one in made]) for key in _MADE}
-    yield json.dumps({"command": f"antipgd fight --budget {budget}", "made": kept})
-    for record in records:
+    made = [store.provenance(record.run) or {} for record in there.records.values()]
+    kept = {key: together(str(one.get(key)) for one in made) for key in _MADE}
+    versions: dict[str, int] = {}
+    for record in there.records.values():
+        versions |= record.run.versions
+    yield json.dumps({"command": f"antipgd fight --budget {budget}", "made": kept,
+                      "versions": versions})  # fmt: skip
+    for record in there.records.values():
         yield json.dumps(_plain(record), separators=(",", ":"))
-
-
-def _all(values: Sequence[str]) -> str:
-    """The values that occur; of many the least, the largest and their number."""
-    found = sorted({*values})
-    if len(found) < 3:
-        return ", ".join(found)
-    return f"{found[0]} to {found[-1]} ({len(found)} different)"
+    for failure in there.failures.values():
+        plain = {**asdict(failure.run), "reason": failure.reason}
+        yield json.dumps(plain, separators=(",", ":"))
 
 
 def _plain(record: Record) -> dict[str, Any]:
-    """What a bout is, and its numbers to six digits: more than their errors allow."""
-    numbers = {name: None if value is None else float(f"{value:.6g}")
+    """What a bout is, and its numbers to six digits: more than their errors allow. By which a value
+    is chosen has all: what is tuned must come out the same."""
+    numbers = {name: value if value is None or name in _CHOOSING else float(f"{value:.6g}")
                for _, name, value in record.points}  # fmt: skip
     lost = {} if record.diverged_at is None else {"diverged_at": record.diverged_at}
     return {**asdict(record.run), **lost, "numbers": numbers}
@@ -92,17 +95,37 @@ def packed(budget: str, plan: Plan, store: Store) -> bytes:
     return lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
 
 
+def _result(plain: dict[str, Any]) -> Record | Failure:
+    if "reason" not in plain:
+        return _record(plain)
+    reason = plain.pop("reason")
+    return Failure(Match.from_plain(plain), reason, "")
+
+
 def unpacked(content: bytes) -> Shipped:
-    """What a compressed file holds."""
+    """What a compressed file holds that was made by code of the present versions."""
     head, *rest = map(json.loads, lzma.decompress(content).decode().splitlines())
-    records = [_record(plain) for plain in rest]
-    return Shipped({one.run.name: one for one in records}, head["command"], head["made"])
+    made_by = head["versions"].items()
+    outcome = Outcome()
+    for found in map(_result, rest):
+        if found.run.versions.items() <= made_by:
+            outcome.add(found)
+    return Shipped(outcome.records, outcome.failures, head["command"], head["made"])
 
 
 def shipped(budget: str) -> Shipped | None:
     """What ships of a budget; None if nothing does."""
     path = files("antipgd.paper").joinpath("records", f"fight-{budget}.jsonl.xz")
     return unpacked(path.read_bytes()) if path.is_file() else None
+
+
+def unpack(there: Shipped, store: Store) -> int:
+    """Put bouts that ship into a store that lacks them; how many there were. Their numbers have six
+    digits, and they say so."""
+    missing = [record for record in there.records.values() if store.get(record.run) is None]
+    for record in missing:
+        store.put(record, {**there.made, "shipped": "to six digits"})
+    return len(missing)
 
 
 def filled(page: str, budget: str, there: Shipped, found: Sequence[Table], figure: str) -> str:
@@ -121,11 +144,20 @@ def _keep(budget: str, out: str, target: str) -> None:
     write(Path(target), packed(budget, plan, open_store(Path(out))))
 
 
-def _page(budget: str, target: str) -> None:
-    there, path = shipped(budget), Path(target)
+def _shipped(budget: str) -> Shipped:
+    there = shipped(budget)
     if there is None:
         raise SystemExit(f"no records of the budget {budget!r} ship")
-    found = tables(enter(budget, check=False).plan, there.records, {})
+    return there
+
+
+def _unpack(budget: str, out: str) -> None:
+    print(f"{unpack(_shipped(budget), open_store(Path(out)))} bouts put into {out}")
+
+
+def _page(budget: str, target: str) -> None:
+    there, path = _shipped(budget), Path(target)
+    found = tables(enter(budget, check=False).plan, there.records, there.failures)
     figure = path.with_name(f"{path.stem}.png")
     write(figure, figures.rendered(draw(found), "png"))
     write(path, filled(path.read_text("utf-8"), budget, there, found, figure.name).encode())
@@ -133,4 +165,5 @@ def _page(budget: str, target: str) -> None:
 
 if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
-    (_keep if what == "keep" else _page)(*arguments)
+    does: dict[str, Callable[..., None]] = {"keep": _keep, "unpack": _unpack, "page": _page}
+    does[what](*arguments)

@@ -26,25 +26,32 @@ from antipgd.paper.fight.ranking import Array, Rank, ranked, ranked_over
 from antipgd.paper.fight.surviving import Survivors
 from antipgd.paper.record import Failure, Record
 
+MISSING = "bouts are missing"
+
 
 @dataclass(frozen=True)
 class Standing:
-    """A method on a problem: what was tuned, goodness of each seed, ranks, and everything measured
-    at equal gradients."""
+    """A method on a problem: what was tuned; by ranking goodness of each seed, rank, and everything
+    that was measured."""
 
     method: Contestant
     settled: Settled
-    samples: Mapping[str, Array]  # by ranking
+    samples: Mapping[str, Array]
     ranks: Mapping[str, Rank]
-    measured: Mapping[str, list[float]]
+    measures: Mapping[str, Mapping[str, list[float]]]
+
+    @property
+    def measured(self) -> Mapping[str, list[float]]:
+        """At equal gradients."""
+        return self.measures[GRADIENTS]
 
     def score(self, kind: str, ranking: str = GRADIENTS) -> str:
         """Test loss (geometric mean) or accuracy in percent, with its interval."""
         return score_text(kind, self.samples[ranking])
 
-    def mean(self, name: str) -> float:
+    def mean(self, name: str, ranking: str = GRADIENTS) -> float:
         """Of a measure over seeds; not a number where it is not known."""
-        values = self.measured.get(name, [])
+        values = self.measures[ranking].get(name, [])
         return float(np.mean(values)) if values else math.nan
 
 
@@ -133,11 +140,11 @@ class _Results:
         if one.tunes != RATE and base is None:
             return f"its base {self.plan.base(card, one).name} has no learning rate"
         known = [
-            self.records.get(m.name) for many in tuning(card, one, base).values() for m in many
+            [self.records.get(m.name) for m in many] for many in tuning(card, one, base).values()
         ]
-        if all(record is not None and record.status == "diverged" for record in known):
+        if all(any(r is not None and r.status == "diverged" for r in many) for many in known):
             return "weights that are not finite numbers, at every value of its grid"
-        return "bouts are missing"
+        return MISSING
 
     def table(self, card: Card) -> Table:
         """Who stands where on a problem."""
@@ -165,7 +172,7 @@ def _ranked(
     by = {ranking: ranked(many) if len(many) else [] for ranking, many in samples.items()}
     return [
         Standing(one, settled, {r: samples[r][i] for r in RANKINGS},
-                 {r: by[r][i] for r in RANKINGS}, _measured(bouts[GRADIENTS]))
+                 {r: by[r][i] for r in RANKINGS}, {r: _measured(bouts[r]) for r in RANKINGS})
         for i, (one, settled, bouts) in enumerate(found)
     ]  # fmt: skip
 

@@ -2,7 +2,8 @@
 
 Asks of each problem two things: who loses least to rounding, noise and a second task, and whether
 flatter minima lose less. Damage is in points of accuracy or in nats of the held-out loss. Rank
-correlations are over the methods that are there; their intervals resample seeds, which all share.
+correlations are over the methods that are there; their intervals resample methods and seeds: a few
+methods may be flat and robust together by chance, however many seeds tell so.
 """
 
 import math
@@ -101,8 +102,12 @@ def correlation(flat: Array, lost: Array, key: int = 0) -> Correlation:
     """Of traces and damages, (methods, seeds) each, by their means over seeds."""
     methods, seeds = flat.shape
     draw = np.random.Generator(np.random.Philox(key=key))
-    chosen = draw.integers(seeds, size=(RESAMPLED, seeds))
-    found = [spearman(flat[:, some].mean(1), lost[:, some].mean(1)) for some in chosen]
+    who = draw.integers(methods, size=(RESAMPLED, methods))
+    when = draw.integers(seeds, size=(RESAMPLED, seeds))
+    found = [
+        spearman(*(one[some][:, chosen].mean(1) for one in (flat, lost)))
+        for some, chosen in zip(who, when, strict=True)
+    ]
     low, high = np.quantile(found, [0.025, 0.975], method="inverted_cdf")
     return Correlation(
         spearman(flat.mean(1), lost.mean(1)), float(low), float(high), methods, seeds
@@ -153,10 +158,10 @@ def _least(survivors: Survivors, column: str) -> str:
     names, table = list(lost), np.stack([*lost.values()])
     places = ranked(-table)
     best = min(range(len(names)), key=lambda i: places[i].rank)
-    level = [
+    near = [
         name for i, name in enumerate(names) if i != best and places[i].low <= places[best].high
     ]
-    beside = f"; level with it: {', '.join(level)}" if level else ""
+    beside = f"; not to be told from it: {', '.join(near)}" if near else ""
     return f"{names[best]} ({_number(lost[names[best]])} {survivors.unit}{beside})"
 
 
@@ -170,7 +175,7 @@ def paragraph(survivors: Survivors) -> str:
         how = "too few methods have a trace" if found is None else f"{found.verdict}, {found}"
         said.append(f"To {words} {_least(survivors, column)} loses least; {how}.")
     count, seeds = (
-        len(survivors.methods),
+        len(survivors.samples("score")),
         max((len(v) for v in survivors.samples("score").values()), default=0),
     )
     return (

@@ -58,9 +58,15 @@ def _first(table: Table, ranking: str) -> str:
     """The winners of a problem: the first, and those that may be it as far as intervals tell."""
     ordered = sorted(table.standings, key=lambda one: one.ranks[ranking].rank)
     best, rest = ordered[0], ordered[1:]
-    near = [one.method.title for one in rest if one.ranks[ranking].low <= 1]
+    reach = best.ranks[ranking].high
+    near = [one.method.title for one in rest if one.ranks[ranking].low <= reach]
     beside = f", not to be told from {_listed(near)}" if near else ", ahead of all others"
-    return f"{table.card.problem}: {best.method.title} ({best.score(table.kind, ranking)}{beside})"
+    score = best.score(table.kind, ranking)
+    return f"{table.card.problem}: {best.method.title} ({score}, {_seeds(table)}{beside})"
+
+
+def _seeds(table: Table) -> str:
+    return f"{table.card.seeds} seeds"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -82,7 +88,10 @@ def _compared(table: Table, pair: tuple[str, str]) -> str | None:
     by = table.by_name()
     if not {*pair} <= by.keys():
         return None
-    mean, low, high = difference(table.kind, *(by[name].samples[GRADIENTS] for name in pair))
+    samples = [by[name].samples[GRADIENTS] for name in pair]
+    if lost := int(np.isinf(samples).any(axis=0).sum()):
+        return f"{table.card.problem} diverged in {lost} of {table.card.seeds} seeds"
+    mean, low, high = difference(table.kind, *samples)
     if math.isnan(low):
         return None
     unit, level = ("×", 1.0) if table.kind == LOSS else (" points", 0.0)
@@ -92,7 +101,7 @@ def _compared(table: Table, pair: tuple[str, str]) -> str | None:
     else:
         verdict = "better" if (mean < level) == (table.kind == LOSS) else "worse"
     interval = f"[{low:{sign}.2g}, {high:{sign}.2g}]"
-    return f"{table.card.problem} {verdict} ({mean:{sign}.2g}{unit} {interval})"
+    return f"{table.card.problem} {verdict} ({mean:{sign}.2g}{unit} {interval}, {_seeds(table)})"
 
 
 def who_beats_whom(tables: Sequence[Table]) -> str:
@@ -121,7 +130,7 @@ def what_survives(tables: Sequence[Table]) -> str:
 
 
 def what_it_costs(tables: Sequence[Table]) -> str:
-    """A paragraph: seconds and bytes, in units of SGD's."""
+    """A paragraph: seconds, in units of the base's."""
     ratios: dict[str, list[float]] = {}
     for table in tables:
         by = table.by_name()
@@ -134,7 +143,8 @@ def what_it_costs(tables: Sequence[Table]) -> str:
             )
     told = "; ".join(f"{title} {np.exp(np.mean(np.log(r))):.2g}" for title, r in ratios.items())
     return (
-        f"**What does a step cost?** Seconds a step in units of SGD's, mean over problems: {told}."
+        "**What does a step cost?** Seconds a step in units of SGD's (of AdamW's where that is the "
+        f"base), geometric mean over problems: {told}."
     )
 
 
@@ -213,7 +223,7 @@ def frame(tables: Sequence[Table]) -> pd.DataFrame:
             "seeds": table.card.seeds, "goodness": float(np.mean(one.samples[ranking])),
             "rank": one.ranks[ranking].rank, "rank low": one.ranks[ranking].low,
             "rank high": one.ranks[ranking].high,
-            **{name: one.mean(name) for name in one.measured},
+            **{name: one.mean(name, ranking) for name in one.measures[ranking]},
         }
         for table in tables for one in table.standings for ranking in RANKINGS
     )  # fmt: skip

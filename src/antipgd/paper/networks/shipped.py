@@ -23,7 +23,7 @@ from antipgd.paper.networks.arms import values
 from antipgd.paper.networks.scales import EXTENSION
 from antipgd.paper.networks.spec import Training
 from antipgd.paper.record import Record, record_from
-from antipgd.paper.store import Store
+from antipgd.paper.store import Store, together
 
 _MADE = ("antipgd", "code", "python", "torch", "processor", "time")
 
@@ -152,7 +152,7 @@ def lines(
     if not records:
         raise ValueError(f"{store.root} has no training of scale {scale!r}")
     made = [store.provenance(record.run) or {} for record in records]
-    kept = {key: _all(one[key] for one in made) for key in _MADE} | dict(commits or {})
+    kept = {key: together(one[key] for one in made) for key in _MADE} | dict(commits or {})
     versions = {k: v for record in records for k, v in record.run.versions.items()}
     command = f"antipgd paper --scale {scale}"
     yield json.dumps({"command": command, "made": kept, "versions": versions})
@@ -160,17 +160,6 @@ def lines(
         plain = asdict(record) | {"run": json.loads(record.run.canonical()),
                                   "digest": by.get("digest", digest_of(record))}  # fmt: skip
         yield json.dumps(_short(plain), sort_keys=True, separators=(",", ":"))
-
-
-def _all(values: Iterable[str]) -> str:
-    """The values that occur, the least first; of many the least, the largest and their number.
-    What says so already, of records that had been shipped before, stays as it is."""
-    every = sorted(set(values))
-    before = [one for one in every if one.endswith(" different)")]
-    found = [one for one in every if one not in before]
-    if len(found) > 2:
-        found = [f"{found[0]} to {found[-1]} ({len(found)} different)"]
-    return ", ".join(before + found)
 
 
 def _short(record: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""m-RWP: half of the gradient at w, half at w + ξ, noise in the units of each filter's norm (Li et
-al., 2024, arXiv 2404.00357); both of the same batch here, where theirs may have two."""
+"""m-RWP, one batch: half of the gradient at w, half at w + ξ, noise in the units of each filter's
+norm (Li et al., 2024, arXiv 2404.00357); both of the same batch here, where theirs are of two."""
 
 import torch
 
