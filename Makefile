@@ -104,7 +104,7 @@ lint: $(VENV)/ready
 
 # With PAGE=1 a missing browser is a failure; without, tests/page is not collected.
 test: lint $(if $(filter 1,$(PAGE)),$(VENV)/page)
-	PAGE=$(PAGE) $(BIN)/pytest -m "not slow" -n 2
+	PAGE=$(PAGE) $(BIN)/pytest -m "not slow" -n 2 --durations=60 --durations-min=4
 	@test "$(PAGE)" = 1 || echo "not run: the browser tests of the page (make test PAGE=1)"
 
 test-slow: $(VENV)/ready
