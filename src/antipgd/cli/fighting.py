@@ -62,6 +62,11 @@ def _fight(options: argparse.Namespace) -> int:
     fought = fight(options.budget, entered, options.out, count=options.threads,
                    retry=options.retry, on=on)  # fmt: skip
     _told(fought, options.out, time.perf_counter() - began)
+    from antipgd.paper.fight.agreeing import beside_what_ships
+
+    beside = beside_what_ships(options.budget, fought.tables)
+    if beside is not None:
+        print(beside)
     return 1 if fought.outcome.failures or entered.refused else 0
 
 
