@@ -15,6 +15,7 @@ from antipgd.paper.experiments.find_sigma import found_sigma
 from antipgd.paper.simulation.spec import make_run
 from antipgd.theory.finder import FRACTION
 from antipgd.torch import attach, perturb
+from antipgd.torch.advice import TriedSigma, was_tried
 
 
 def double(*values):
@@ -452,3 +453,12 @@ def test_groups_of_different_rates_are_refused():
         find_sigma(lambda: (w * v).sum(), [w, v], optimizer=optimizer)
     with pytest.raises(ValueError, match=r"give lr= or optimizer=, not both; got lr=0.1"):
         find_sigma(lambda: (w * v).sum(), [w, v], optimizer=optimizer, lr=0.1)
+
+
+def test_a_sigma_was_tried_for_the_noise_it_was_tried_for():
+    """Warnings are silent about a σ that was tried; by filter, element or layer it was not."""
+    sigma = TriedSigma(0.1, True)
+    assert was_tried(sigma, True, "all")
+    assert not was_tried(0.1, True, "all")
+    assert not was_tried(sigma, "filter", "all")
+    assert not was_tried(sigma, True, "one")

@@ -16,7 +16,7 @@ from antipgd.flatness import (
     monitor,
 )
 from antipgd.noise import Linear
-from antipgd.torch import attach
+from antipgd.torch import attach, perturb
 
 
 def double(*values):
@@ -378,3 +378,62 @@ def test_parameters_as_a_generator():
     (model(x) - 1).square().mean().backward()
     optimizer.step()
     assert readings[0].regulariser.mean > 0
+
+
+def _rows(relative, **options):
+    """A bowl over a matrix whose rows differ by a factor 100 in size and 1,000 in curvature."""
+    torch.manual_seed(0)
+    model = nn.Linear(50, 2, bias=False).double()
+    model.weight.data[0] *= 100
+    curvatures = torch.tensor([[1e-3], [1.0]], dtype=torch.float64)
+
+    def loss():
+        return (curvatures * model.weight**2).sum() / 2 + 1.0
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    noise = perturb(model, optimizer, 0.1, relative=relative, seed=0, audit=False, **options)
+    return model, curvatures, loss, optimizer, noise
+
+
+@pytest.mark.parametrize("relative", ["filter", "element"])
+def test_noise_that_differs_within_a_tensor_is_measured_as_it_is(relative):
+    model, curvatures, loss, optimizer, noise = _rows(relative)
+    with pytest.raises(ValueError, match="use quantity='sharpness', whose second order it is"):
+        monitor(noise, loss, model, every=1, callback=print, scale=1.0)
+    readings = []
+    monitor(noise, loss, model, every=1, callback=readings.append, scale=1.0, draws=400,
+            quantity="sharpness")  # fmt: skip
+    model(torch.ones(1, 50, dtype=torch.float64)).sum().backward()
+    optimizer.step()
+    z = model.weight.detach()
+    sizes = z.square() if relative == "element" else z.square().mean(1, keepdim=True)
+    right = float((curvatures * 0.01 * sizes.expand_as(z)).sum() / 2)
+    (reading,) = readings
+    for found in (reading.regulariser, reading.sharpness):
+        assert abs(found.mean - right) < 4 * found.sem + 1e-3 * right
+        assert found.sem < 0.1 * right
+    assert reading.sigma == pytest.approx(
+        float((0.01 * sizes.expand_as(z)).mean().sqrt()), rel=1e-3
+    )
+
+
+def test_layers_that_take_turns_are_measured_over_a_round():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+    parameters = dict(model.named_parameters())
+
+    def loss():
+        first, second = parameters["0.weight"], parameters["1.weight"]
+        return (first**2).sum() / 2 + 10 * (second**2).sum() / 2 + 1.0
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+    noise = perturb(model, optimizer, 0.1, layers="one", seed=0, audit=False)
+    with pytest.raises(ValueError, match="use quantity='regulariser', the mean over their turns"):
+        monitor(noise, loss, model, every=1, callback=print, scale=1.0, quantity="sharpness")
+    readings = []
+    monitor(noise, loss, model, every=1, callback=readings.append, scale=1.0)
+    for _ in range(3):
+        model(torch.ones(1, 3, dtype=torch.float64)).sum().backward()
+        optimizer.step()
+    turns = [0.01 * 12 / 2, 0.01 * 10 * 8 / 2]
+    assert [r.regulariser.mean for r in readings] == pytest.approx([sum(turns) / 2] * 3)

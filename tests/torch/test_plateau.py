@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import antipgd.optax
-from antipgd.noise import Plateau, Window
+from antipgd.noise import Linear, Plateau, Window
 from antipgd.torch import attach, perturb
 from training import SEED, batch, flat, make_model
 
@@ -126,3 +126,31 @@ def test_a_broken_memory_in_a_checkpoint_is_refused(value):
 def test_optax_has_none():
     with pytest.raises(ValueError, match=r"schedule=Plateau\(.* cannot be: wrap"):
         antipgd.optax.add_correlated_noise(0.1, schedule=Plateau())
+
+
+@pytest.mark.parametrize("schedule", [Plateau(patience=2), Window(100), Linear(10, 20, 0.0, 1.0)])
+def test_what_sigma_will_be_is_looked_at_before_there_is_any(schedule):
+    model = make_model(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with pytest.raises(ValueError, match="would round it away"):
+        perturb(model, optimizer, sigma=1e-4, relative=True, schedule=schedule)
+    for form in FORMS:
+        model = make_model(torch.float32)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        on = (optimizer,) if form == "weights" else (model, optimizer)
+        with pytest.warns(UserWarning, match="the noise drowns its weights"):
+            noise = (attach if form == "weights" else perturb)(*on, sigma=100, schedule=schedule)
+        noise._schedule = None  # of a plateau that was never told stop() would say so
+        noise.stop()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_plateau_that_nobody_reports_is_asked_for_when_it_is_saved(form):
+    model, optimizer, noise = make(form, Plateau(patience=2))
+    optimizer.state_dict()  # before the first step there is nothing to report
+    train(model, optimizer, noise, [None] * 3)
+    with pytest.warns(UserWarning, match=r"was told of no loss in 3 steps.*noise\.report\(loss\)"):
+        optimizer.state_dict()
+    optimizer.state_dict()  # once
+    noise.report(1.0)
+    noise.stop()

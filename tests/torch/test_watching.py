@@ -418,3 +418,44 @@ def test_elements_that_are_kept(shape):
     assert len(places) == min(16, max(shape, default=1), whole.numel())
     if whole.dim() == 4:
         assert diagonal(whole.to(memory_format=torch.channels_last)).tolist() == places.tolist()
+
+
+@pytest.mark.parametrize("relative", [True, "filter"])
+def test_replaced_weights_are_found_where_few_filters_are_large(relative):
+    """σ of the whole tensor is that of its few large rows; the elements looked at are of all."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(64, 1000, bias=False)
+    model.weight.data[1::100] *= 30
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=1e-4)
+    noise = attach(optimizer, sigma=0.1, seed=SEED, relative=relative)
+    x = torch.randn(8, 64)
+
+    def step():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    step()
+    step()
+    with noise.clean():
+        clean = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight.copy_(clean)
+    with pytest.raises(RuntimeError, match=REPLACED):
+        step()
+
+
+def test_saved_weights_of_other_draws_are_found_where_few_filters_are_large():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(64, 1000, bias=False)
+    model.weight.data[1::100] *= 30
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=1e-4)
+    noise = attach(optimizer, sigma=0.1, seed=SEED, relative="filter")
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    clean_state_dict(model.state_dict(), state)
+    with noise.clean():
+        clean = {"weight": model.weight.detach().clone()}
+    with pytest.raises(ValueError, match="the two states do not belong together"):
+        clean_state_dict(clean, state)

@@ -27,6 +27,9 @@ from antipgd.flatness.trace import Trace, measured_trace
 from antipgd.noise.injection import carried_coefficients
 from antipgd.theory.finder import too_little, too_much
 from antipgd.torch import Noise
+from antipgd.torch.layers import layers_of
+from antipgd.torch.record import ELEMENT
+from antipgd.torch.shares import of
 
 QUANTITIES = ("regulariser", "sharpness")
 _SHORT = 0.25  # of σ, where the expected sharpness still is of second order
@@ -113,11 +116,29 @@ class Monitor:
         self._remove()
 
     def _sigmas(self) -> dict[str, float]:
-        """The standard deviation of what each parameter carries now."""
-        taps = self.noise.taps
-        carried = {id(m.parameter): math.hypot(*carried_coefficients(taps, m.sigmas))
-                   for m in self.noise.members}  # fmt: skip
+        """The standard deviation of what each parameter carries now; where layers take turns, such
+        that its square is the mean over a round of them."""
+        members, taps = self.noise.members, self.noise.taps
+        rows = [member.sigmas for member in members]
+        turns = 1
+        if self.noise.drawing.layers == "one":
+            rows = [[sigma] * (len(taps) - 1) for sigma in self.noise.sigmas()]
+            turns = max(1, len(layers_of(members)))
+        carried = {id(m.parameter): math.hypot(*carried_coefficients(taps, row)) / math.sqrt(turns)
+                   for m, row in zip(members, rows, strict=True)}  # fmt: skip
         return {name: carried.get(id(tensor), 0.0) for name, tensor in self._named.items()}
+
+    def _scales(self, sigmas: dict[str, float]) -> list[Tensor]:
+        """σ of every element of each parameter."""
+        shared = {id(m.parameter): m.scale if self.noise.relative == ELEMENT else m.shares
+                  for m in self.noise.members}  # fmt: skip
+        found = []
+        for name, tensor in self._named.items():
+            part = tensor.detach().double()
+            shares = shared.get(id(tensor))
+            even = torch.ones_like(part) if shares is None else of(shares, part, None)
+            found.append(sigmas[name] * even.expand_as(part))
+        return found
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -132,8 +153,7 @@ class Monitor:
 
     def _read(self) -> Reading:
         sigmas, tensors = self._sigmas(), self._named.items()
-        each = [torch.full_like(t.detach(), sigmas[name], dtype=torch.float64)
-                for name, t in tensors]  # fmt: skip
+        each = self._scales(sigmas)
         noise = [self.noise.injected(t) if sigmas[name] else torch.zeros_like(t.detach())
                  for name, t in tensors]  # fmt: skip
         scales, carried = (torch.cat([part.flatten() for part in parts]) for parts in (each, noise))
@@ -200,6 +220,22 @@ def _module(params: Parameters) -> nn.Module | None:
     return params if isinstance(params, nn.Module) else None
 
 
+def _check_quantity(noise: Noise, quantity: str) -> None:
+    """Refuse what would be that of other noise."""
+    one_of("quantity", quantity, QUANTITIES)
+    if quantity == "regulariser" and isinstance(noise.relative, str):
+        raise ValueError(
+            f"quantity='regulariser' weighs the traces of tensors, and with relative="
+            f"{noise.relative!r} sigma differs within them; use quantity='sharpness', whose "
+            f"second order it is"
+        )
+    if quantity == "sharpness" and noise.drawing.layers == "one":
+        raise ValueError(
+            "quantity='sharpness' is of noise on all layers at once, and with layers='one' they "
+            "take turns; use quantity='regulariser', the mean over their turns"
+        )
+
+
 def _check_noise(noise: Noise, params: Parameters) -> None:
     """Refuse noise that cannot be monitored, or of other parameters."""
     if not isinstance(noise, Noise):
@@ -249,7 +285,9 @@ def monitor(
 
     `loss`, `params`, `batches` and the options are those of `at`; a few batches will do. A module
     is measured in evaluation mode. "regulariser" costs up to `max_probes` products with the
-    Hessian, "sharpness" 4 × `draws` passes over the batches. `scale` is the loss that warnings
+    Hessian, "sharpness" 4 × `draws` passes over the batches. Where σ differs within a tensor
+    (relative="filter" or "element") only the sharpness is measured, where layers take turns only
+    the regulariser, as a mean over their turns. `scale` is the loss that warnings
     compare with, by default that of the model with all weights at zero. What the callback raises
     ends the training step, with weights, gradients and generators as they were. `stop()` ends it.
     """
@@ -259,7 +297,7 @@ def monitor(
     _check_noise(noise, params)
     if not callable(callback):
         raise TypeError(f"callback must be a function of a Reading; got {callback!r}")
-    one_of("quantity", quantity, QUANTITIES)
+    _check_quantity(noise, quantity)
     size = sum(tensor.numel() for tensor in named_tensors(params).values())
     probes = whole("max_probes", max_probes, min(MIN_PRODUCTS["auto"], size))
     options: dict[str, Any] = {"batch_norm": batch_norm, "float64": float64}

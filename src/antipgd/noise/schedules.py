@@ -126,8 +126,9 @@ class Plateau:
 
     A report that is not below the best one by more than the share `threshold` of it counts; when
     `patience` of them have come in a row, noise begins with the next step, over `ramp` steps in
-    equal parts if there are any. Tell it by `noise.report(loss)`, with the same number on all
-    ranks; what it was told is saved with the optimizer.
+    equal parts if there are any. Tell it by `noise.report(loss)`, an epoch's mean or a validation
+    loss (those of single batches scatter too much), with the same number on all ranks; what it was
+    told is saved with the optimizer.
 
     >>> schedule = Plateau(patience=2)
     >>> [schedule.report(loss, step) for step, loss in enumerate([3.0, 2.0, 2.1, 1.99, 1.5])]

@@ -48,6 +48,11 @@ def check_tried(sigma: object, relative: bool | str) -> None:
         )
 
 
+def was_tried(sigma: object, relative: bool | str, layers: str) -> bool:
+    """Whether `find_sigma` tried this very noise: not by filter or element, on all layers."""
+    return isinstance(sigma, TriedSigma) and isinstance(relative, bool) and layers == "all"
+
+
 def advise(
     members: Sequence[Member], sigmas: Sequence[float], seed: int, relative: bool | str, tried: bool
 ) -> None:

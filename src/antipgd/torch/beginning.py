@@ -96,22 +96,23 @@ def _measure_and_act(noise: Noise, records: list[Record], tried: bool) -> None:
     To act is last: where warnings are errors, an advice ends it all.
     """
     expected = saved.is_expected(noise.together)
-    sigmas, error = [], None
+    sigmas, to_come, error = [], [], None
     try:
         if records:
             noise.adopt(records)
         else:
             noise.roll.measure()
         sigmas = noise.sigmas()
-        noise.check_sigmas(sigmas)
+        to_come = noise.sigmas_to_come()
+        noise.check_sigmas(to_come)
     except Exception as refusal:
         error = refusal
     agree(error, {"sigma by tensor": sigmas})
     _note_same_draws(noise)
     if not records:
         _ask_about_checkpoints(noise, expected)
-        advise(noise.members, sigmas, noise.seed, noise.relative, tried)
-    noise.foresee(sigmas)
+        advise(noise.members, to_come, noise.seed, noise.relative, tried)
+    noise.foresee(to_come)
     noise.hook()
 
 

@@ -17,9 +17,9 @@ from antipgd.torch.drawing import draw_of
 from antipgd.torch.parts import is_sharded
 from antipgd.torch.record import Record
 from antipgd.torch.replaced import suspects
-from antipgd.torch.sampling import as_row, diagonal
+from antipgd.torch.sampling import as_row, diagonal, elements
 from antipgd.torch.saved import read_groups, saved_groups
-from antipgd.torch.shares import from_text, of_part
+from antipgd.torch.shares import from_text, of_part, sampled
 
 
 def clean_state_dict(
@@ -52,9 +52,16 @@ def clean_state_dict(
             clean |= {key: z for key, other in model_state.items() if _same_memory(other, noisy)}
             if record.samples and record.samples[i] and not is_sharded(noisy):
                 carried = carried_coefficients(record.taps, record.sigmas[i])
-                kept.append((key, as_row(record.samples[i]), diagonal(noisy), hypot(*carried)))
+                sigma = hypot(*carried) * _share(record, i, noisy)
+                kept.append((key, as_row(record.samples[i]), diagonal(noisy), sigma))
     _check_together(kept)
     return clean
+
+
+def _share(record: Record, i: int, noisy: Tensor) -> float:
+    """Of σ, the root mean square in the elements that are kept."""
+    shares = from_text(record.shares[i]) if record.shares else None
+    return sampled(shares, elements(noisy), noisy.shape)
 
 
 Kept = tuple[str, NDArray[np.float64], Tensor, float]  # key, elements then, elements here, σ

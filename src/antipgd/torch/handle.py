@@ -68,6 +68,7 @@ class Noise:
         self.roll.set_keys(self.seed)
         self._parting = Parting(alone=True)
         self._pending: list[Record] = []
+        self._has_asked = False
         self._removers: list[Callable[[], None]] = []
 
     @property
@@ -139,6 +140,12 @@ class Noise:
     def sigmas(self) -> list[float]:
         """σ of each member's next draw, whosever turn it is."""
         return self._sigmas_at(self.step_count + 1, self.members)
+
+    def sigmas_to_come(self) -> list[float]:
+        """σ of each member's next draw; what a schedule will scale where that is 0 so far."""
+        step, members = self.step_count + 1, self.members
+        whole = next_sigmas(members, self.together, self._sigma, None, step, self.taps)
+        return [now or later for now, later in zip(self.sigmas(), whole, strict=True)]
 
     def _sigmas_at(self, step: int, members: Sequence[Member]) -> list[float]:
         return next_sigmas(members, self.together, self._sigma, self._schedule, step, self.taps)
@@ -224,9 +231,23 @@ class Noise:
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         self._look_again()
+        self._ask_for_reports()
         records = self.records(self.together.span(optimizer))
         for group, record in zip(state_dict["param_groups"], records, strict=True):
             group[saved.KEY] = record.text()
+
+    def _ask_for_reports(self) -> None:
+        """Say, once, that a plateau is waited for that nobody reports."""
+        if self._is_told_nothing() and self.step_count and not self._has_asked:
+            self._has_asked = True
+            warnings.warn(
+                f"schedule=Plateau was told of no loss in {self.step_count} steps, so there is no "
+                f"noise yet: call noise.report(loss) after each epoch",
+                stacklevel=4,
+            )
+
+    def _is_told_nothing(self) -> bool:
+        return isinstance(self._schedule, Plateau) and self._schedule.state[0] is None
 
     def facts(self, records: Sequence[Record]) -> dict[str, Any]:
         """What all ranks must have alike, with the records that are about to be taken over."""
@@ -326,7 +347,7 @@ class Noise:
         raise NotImplementedError
 
     def _unhook(self) -> None:
-        if isinstance(self._schedule, Plateau) and self._schedule.state[0] is None:
+        if self._is_told_nothing():
             warnings.warn(
                 "schedule=Plateau was never told of a loss, so there was no noise at all: call "
                 "noise.report(loss)", stacklevel=3,

@@ -31,7 +31,7 @@ from antipgd.torch.members import (
     set_keys,
     with_frozen,
 )
-from antipgd.torch.record import FILTER
+from antipgd.torch.record import ELEMENT, FILTER
 from antipgd.torch.shares import measured
 from antipgd.torch.together import Grouped
 
@@ -122,6 +122,8 @@ class Membership:
             return member.scale, member.shares
         weights = of(member.parameter)
         scale = rms(weights)
+        if self._relative == ELEMENT:
+            return scale or 1.0, None  # zeros take noise as soon as they are none
         return scale, measured(weights, scale) if self._relative == FILTER else None
 
     def planned(self, optimizer: Grouped, seed: int) -> list[Member]:

@@ -7,10 +7,12 @@ element is its size now over the tensor's root mean square at the start. Knows t
 noise is added.
 """
 
-from math import sqrt
+from collections.abc import Sequence
+from math import prod, sqrt
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from antipgd.noise.placement import Shard
@@ -47,6 +49,18 @@ def of(shares: Tensor | float, part: Tensor, shard: Shard | None) -> Tensor:
     """What draws on a part of clean weights are multiplied with: the shares of its filters, or of
     its elements, given the tensor's root mean square."""
     return of_part(shares, part, shard) if isinstance(shares, Tensor) else part.abs() / shares
+
+
+def beside(shares: Tensor | None, places: NDArray[np.int64], shape: Sequence[int]) -> NDArray:
+    """The shares of the elements at these places of the whole tensor, 1 where it is one filter."""
+    if shares is None:
+        return np.ones(len(places))
+    return shares.double().numpy()[places // prod(shape[1:])]
+
+
+def sampled(shares: Tensor | None, places: NDArray[np.int64], shape: Sequence[int]) -> float:
+    """Their root mean square: what of σ there is in these elements."""
+    return float(np.sqrt(np.mean(beside(shares, places, shape) ** 2))) if len(places) else 1.0
 
 
 def as_text(shares: Tensor | None) -> str:

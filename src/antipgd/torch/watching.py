@@ -9,7 +9,7 @@ Knows when weights are not as they were left; `replaced` judges what that means.
 """
 
 from collections.abc import Sequence
-from math import hypot, prod
+from math import hypot
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from antipgd.torch import kernel, replaced
 from antipgd.torch.members import Member
 from antipgd.torch.parts import is_sharded
 from antipgd.torch.sampling import Marks, Sampler, as_row, as_text, elements
+from antipgd.torch.shares import beside, sampled
 
 
 class Watch:
@@ -89,7 +90,8 @@ class Watch:
         """Refuse weights that were replaced; take those that were modified as they are."""
         then, now = self._then(), self._now()
         coefficients = [carried_coefficients(self._taps, m.sigmas) for m in self._members]
-        sigmas = [hypot(*row) for row in coefficients]
+        sigmas = [hypot(*row) * sampled(m.shares, elements(m.parameter), m.parameter.shape)
+                  for m, row in zip(self._members, coefficients, strict=True)]  # fmt: skip
         found = replaced.suspects(then, now, sigmas)
         if found:
             every = replaced.changed_ones(then, now, sigmas)
@@ -127,9 +129,7 @@ class Watch:
             if coefficient and step - lag >= 1:
                 xi = kernel.draw_at(places, member.key, step - lag, self._law)
                 total += coefficient * xi.to(torch.float64).numpy()
-        if member.shares is not None:
-            total *= member.shares[places // prod(member.parameter.shape[1:])].numpy()
-        return total
+        return total * beside(member.shares, places.numpy(), member.parameter.shape)
 
     def _message(self, names: Sequence[str]) -> str:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

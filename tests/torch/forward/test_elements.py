@@ -21,14 +21,14 @@ def make(dtype=torch.float64, seed=0, **settings):
 
 
 def explicit(steps, sigma=SIGMA):
-    """The same by hand: gradients at w, steps at z. What is zero at the start takes no noise."""
+    """The same by hand: gradients at w, steps at z. What is zero at the start grows, and then takes
+    noise."""
     model = make_model()
     named = dict(model.named_parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    noisy = {name for name, p in named.items() if p.any()}
     for step in range(steps):
         z = {name: p.detach().clone() for name, p in named.items()}
-        for name in noisy if step else ():
+        for name in named if step else ():
             xi = torch.from_numpy(draws(SEED, name, step, 0, z[name].numel()).astype(np.float64))
             named[name].data = z[name] + sigma * z[name].abs() * xi.view_as(z[name])
         x, y = batch()
@@ -101,6 +101,30 @@ def test_noise_in_the_weights_refuses_it():
     with pytest.raises(ValueError, match=r"relative='element' needs the clean weights.*perturb"):
         attach(optimizer, 0.1, relative="element")
     assert "antipgd" not in optimizer.param_groups[0]
+
+
+def test_rescaling_leaves_what_passes_read_as_it_is():
+    model, optimizer, noise = make(hold=4)
+    train(model, optimizer, 2)
+    weight = dict(model.named_parameters())["0.weight"]
+    with torch.no_grad():
+        weight.mul_(0.25)
+    before = noise.injected(weight)
+    noise.rescale()
+    assert torch.equal(noise.injected(weight), before)
+
+
+def test_zeros_take_noise_once_they_have_grown():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 4).double()
+    torch.nn.init.zeros_(model.bias)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    noise = perturb(model, optimizer, sigma=SIGMA, seed=SEED, relative="element")
+    model(torch.ones(3, 6, dtype=torch.float64)).square().sum().backward()
+    optimizer.step()
+    bias = dict(model.named_parameters())["bias"]
+    xi = torch.from_numpy(draws(SEED, "bias", 1, 0, 4).astype(np.float64))
+    assert torch.allclose(noise.injected(bias), SIGMA * bias.detach().abs() * xi, rtol=1e-6, atol=0)
 
 
 def test_it_is_not_compiled():

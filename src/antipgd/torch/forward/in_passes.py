@@ -376,6 +376,8 @@ class InPasses(Noise):
         """Measure the tensors' root mean squares again, for the draws to come (relative σ)."""
         if not self.relative:
             raise ValueError("rescale() is for relative=True; sigma is absolute here")
+        if self.relative == ELEMENT:
+            return  # each pass has the sizes of its own
         self.roll.measure()
         self._take_shares()
 
