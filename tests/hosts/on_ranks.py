@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from accelerate.state import AcceleratorState
+from accelerate.utils import (
+    DataLoaderConfiguration,
+    DistributedType,
+    FullyShardedDataParallelPlugin,
+)
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -20,9 +26,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader, TensorDataset
 from torch_ema import ExponentialMovingAverage
 
-from antipgd.torch import perturb
+from antipgd.torch import AnticorrelatedBatches, perturb
 from explicit_z import SEED, SIGMA, Explicit, Reads, check_same, clean, momentum, noisy, own
 from job import batch, full, make_model, run
 
@@ -243,9 +250,30 @@ def accelerated(rank, ranks, folder):
         noise.stop()
 
 
+def dealt(rank, ranks, folder):
+    """Batches that are parts already: Accelerate's loader is refused, and as it is right."""
+    data = TensorDataset(torch.arange(100))
+    settings = ({}, {"split_batches": True}, {"even_batches": False}, {"dispatch_batches": True})
+    for setting, drop_last in product(settings, (False, True)):
+        AcceleratorState._reset_state()
+        accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**setting))
+        batches = AnticorrelatedBatches(data, 20, drop_last=drop_last)
+        plain = DataLoader(data, batch_sampler=batches)
+        prepared = accelerator.prepare(plain)
+        with pytest.raises(RuntimeError, match="deals batches out to processes"):
+            next(iter(prepared))
+        with pytest.raises((RuntimeError, ValueError), match=r"deals batches out|needs a loader"):
+            next(batches.counted(prepared))
+        found = torch.cat([rows for (rows,) in batches.counted(plain)])
+        assert batches.state_dict()["done"] == 5
+        every = [torch.empty_like(found) for _ in range(ranks)]
+        dist.all_gather(every, found)
+        assert torch.cat(every).sort().values.tolist() == list(range(100))
+
+
 SCENARIOS = {
     f.__name__: f
-    for f in (save, resume, evaluate, export, accumulate, average, refuse, accelerated)
+    for f in (save, resume, evaluate, export, accumulate, average, refuse, accelerated, dealt)
 }
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import (
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from antipgd.torch import attach
+from antipgd.torch import AnticorrelatedBatches, attach
 from antipgd.trainers.lightning import AntiPGD, FlatnessMonitor, SigmaFinder
 from explicit import Explicit, same
 from matrix import cell
@@ -38,6 +38,7 @@ pytestmark = [
     )
 ]
 SIGMA, SEED, BATCHES = 0.05, 17, 8
+ROWS = torch.arange(5 * BATCHES)
 FORMS = ("forward", "weights")
 
 
@@ -368,6 +369,42 @@ def test_resume_on_two_ranks_is_bitwise(form, tmp_path):
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
     assert "rank 0 is done" in found.stdout
+
+
+@pytest.mark.parametrize("limit", [1.0, 3])
+def test_every_epoch_has_batches_of_its_own(limit, tmp_path):
+    """Lightning never asks for the end of an epoch, and here not for more than its limit."""
+
+    class Batched(Network):
+        def __init__(self):
+            super().__init__()
+            self.came = []
+
+        def train_dataloader(self):
+            batches = AnticorrelatedBatches(5 * BATCHES, 5, order="mirrored", seed=1)
+            batches.set_epoch(self.current_epoch)
+            return DataLoader(TensorDataset(*data(), ROWS), batch_sampler=batches)
+
+        def training_step(self, batch, index):
+            self.came.append(batch[2].tolist())
+            return super().training_step(batch, index)
+
+    batches = AnticorrelatedBatches(5 * BATCHES, 5, order="mirrored", seed=1)
+    wanted = [row for _ in range(4) for row in list(batches)[: BATCHES if limit == 1.0 else limit]]
+    options = {"limit_train_batches": limit, "use_distributed_sampler": False}
+    whole, again = Batched(), Batched()
+    fitting = trainer(tmp_path, epochs=2, **options)
+    fitting.fit(whole)
+    fitting.save_checkpoint(tmp_path / "two.ckpt")
+    trainer(tmp_path, epochs=4, **options).fit(again, ckpt_path=tmp_path / "two.ckpt")
+    assert whole.came + again.came == wanted
+
+
+def test_a_sampler_that_lightning_puts_in_is_refused(tmp_path):
+    batches = AnticorrelatedBatches(5 * BATCHES, 5)
+    given = DataLoader(TensorDataset(*data()), batch_sampler=batches)
+    with pytest.raises(TypeError, match=r"got a SequentialSampler.*use_distributed_sampler=False"):
+        trainer(tmp_path).predict(Network(), given)
 
 
 def test_resume_from_what_is_saved_after_fit(tmp_path):

@@ -21,7 +21,7 @@ class Jobs:
         self.folder = folder
         self._script = HERE / "on_ranks.py"
         scenarios = ("save", "resume", "evaluate", "export", "accumulate", "average", "refuse")
-        self._two = launched(self._script, 2, folder, *scenarios, "accelerated")
+        self._two = launched(self._script, 2, folder, *scenarios, "accelerated", "dealt")
         self._three = launched(self._script, 3, folder, "resume")
 
     def check(self, *scenarios, ranks=2):
@@ -72,3 +72,7 @@ def test_what_is_refused_is_refused_on_all_ranks(jobs, record_property):
 @cell("accelerate", "weights")
 def test_accelerate_on_ranks(jobs):
     jobs.check("accelerated")
+
+
+def test_batches_that_accelerate_would_deal_out_again(jobs):
+    jobs.check("dealt")
