@@ -71,7 +71,8 @@ def test_a_box_around_a_leaf_is_no_part_of_its_name(form):
 
 @pytest.mark.parametrize("form", [perturb, IN_WEIGHTS])
 @pytest.mark.parametrize(
-    "arguments", [{"seed": 2**64 - 1, "relative": True}, {"law": "student-t:5"}]
+    "arguments",
+    [{"seed": 2**64 - 1, "relative": True}, {"law": "student-t:5"}, {"relative": "filter"}],
 )
 def test_bytes_and_back(form, arguments):
     state = steps(begin(form(0.05, **arguments)), 3)
@@ -82,6 +83,35 @@ def test_bytes_and_back(form, arguments):
     assert equal(steps(restored, 2).params, steps(state, 2).params)
     clean = clean_params(state.opt_state, state.params)
     assert equal(clean_params(restored.opt_state, restored.params), clean)
+
+
+def test_filters_are_the_outputs_of_layers():
+    class Image(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.Embed(4, 3)(x)
+            x = nn.Conv(5, (2, 2))(x)
+            x = nn.MultiHeadDotProductAttention(num_heads=2, qkv_features=4)(x)
+            return nn.Dense(4)(x)
+
+    params = Image().init(jax.random.key(1), jnp.zeros((1, 4, 4), int))["params"]
+    tx = perturb(0.1, seed=3, relative="filter")
+    state = tx.init(params)
+    sizes = dict(zip(state.settings.names, state.settings.relative.split(" ")[1:], strict=True))
+    attention = {
+        f"MultiHeadDotProductAttention_0.{part}.{own}": axes
+        for part in ("key", "query", "value")
+        for own, axes in (("kernel", "1,2"), ("bias", "-"))
+    }
+    assert sizes == attention | {
+        "Embed_0.embedding": "0",
+        "Conv_0.kernel": "3",
+        "Conv_0.bias": "-",
+        "MultiHeadDotProductAttention_0.out.kernel": "2",
+        "MultiHeadDotProductAttention_0.out.bias": "-",
+        "Dense_0.kernel": "1",
+        "Dense_0.bias": "-",
+    }
 
 
 @cell("linen", "bad_input")

@@ -125,6 +125,15 @@ def test_a_mask_made_of_variables():
     assert optimizer.opt_state.settings.names == ("first.kernel", "last.kernel")
 
 
+def test_columns_of_kernels_are_filters_there_too():
+    _, optimizer = train(perturb(SIGMA, relative="filter"), forward_step, 2)
+    settings = optimizer.opt_state.settings
+    found = dict(zip(settings.names, settings.relative.split(" ")[1:], strict=True))
+    assert {name: axes for name, axes in found.items() if axes != "-"} == {
+        "first.kernel": "1", "last.kernel": "1",
+    }  # fmt: skip
+
+
 @cell("nnx", "resume")
 def test_split_and_merged_it_goes_on():
     tx = optax.chain(optax.adam(0.01), perturb(SIGMA))

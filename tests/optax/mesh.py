@@ -18,6 +18,8 @@ SPECS = {
     "v": (P("y", None, "x"), P(None, None, "y")),
 }
 
+RELATIVE = ({"relative": True}, {"relative": "filter", "filter_axis": (0, -1)})
+
 
 def train(params, law, steps=3):
     tx = anti_pgd(0.1, 0.5, 0.9, law=law, seed=4)
@@ -37,9 +39,9 @@ def train(params, law, steps=3):
     return params, clean_params(state, params)
 
 
-def noisy(params, law):
+def noisy(params, law, **relative):
     """w after two steps of the forward form, σ relative."""
-    tx = perturb(0.5, relative=True, law=law, seed=4)
+    tx = perturb(0.5, law=law, seed=4, **relative)
     state = jax.jit(tx.init)(params)
     for _ in range(2):
         _, state = jax.jit(tx.update)(params, state)
@@ -64,7 +66,10 @@ def named_shardings(axis_type, laws):
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(axis_type,) * 2)
     for law in laws:
         alone = numbers(train({k: jnp.asarray(v) for k, v in whole().items()}, law))
-        alone_noisy = numbers(noisy({k: jnp.asarray(v) for k, v in whole().items()}, law))
+        alone_noisy = [
+            numbers(noisy({k: jnp.asarray(v) for k, v in whole().items()}, law, **relative))
+            for relative in RELATIVE
+        ]
         combinations = itertools.zip_longest(*SPECS.values(), fillvalue=P())
         with jax.set_mesh(mesh):
             for specs in combinations:
@@ -78,7 +83,8 @@ def named_shardings(axis_type, laws):
                     for tree in made:
                         assert tree[name].sharding.is_equivalent_to(want, tree[name].ndim)
                 same(numbers(made), alone, 1e-6)
-                same(numbers(noisy(placed, law)), alone_noisy, 1e-6)
+                for relative, noise in zip(RELATIVE, alone_noisy, strict=True):
+                    same(numbers(noisy(placed, law, **relative)), noise, 1e-6)
 
 
 def no_communication():

@@ -9,6 +9,7 @@ import torch
 
 from antipgd.noise import draws
 from antipgd.optax import add_correlated_noise, clean_params, perturb, perturbed
+from antipgd.optax.state import _mark
 from antipgd.torch import attach
 
 SEED, SIGMA = 3, 0.25
@@ -144,3 +145,58 @@ def test_what_is_not_accepted_is_refused():
     mixed = all_.init(params())._replace(settings=one.init(params()).settings)
     with pytest.raises(ValueError, match="were begun with another noise"):
         one.update(still(params()), mixed, params())
+
+
+def turns(params, steps):
+    """The leaves that each draw is on."""
+    tx = perturb(SIGMA, seed=SEED, layers="one")
+    state, found = tx.init(params), []
+    for _ in range(steps):
+        _, state = tx.update(still(params), state, params)
+        moved = jax.tree.map(lambda w, z: bool((w != z).any()), perturbed(params, state), params)
+        found.append(jax.tree.leaves(moved))
+    return found, state
+
+
+def test_a_list_of_pairs_has_a_layer_for_each_pair():
+    pairs = [(jnp.ones((3, 4)), jnp.ones(4)), (jnp.ones((4, 2)), jnp.ones(2))]
+    first, second = [True, True, False, False], [False, False, True, True]
+    for params in (pairs, {"mlp": pairs}, tuple(map(list, pairs))):
+        found, _ = turns(params, 3)
+        assert found == [first, second, first]
+    found, _ = turns([*pairs, jnp.ones(3)], 3)  # what is no pair is a layer by itself
+    assert found == [[*first, False], [*second, False], [False] * 4 + [True]]
+
+
+def test_entries_of_one_list_are_layers():
+    for params in ([jnp.ones(3)] * 3, {"ws": [jnp.ones(3)] * 2, "bias": jnp.ones(3)}):
+        found, state = turns(params, 3)
+        assert sorted(map(sum, found)) == [1, 1, 1]
+        assert state.settings.layers == "one"
+
+
+def test_a_list_of_pairs_begun_with_a_layer_for_each_leaf_goes_on_with_it():
+    """States of old say no more than the word; they keep the turns that they were begun with."""
+    pairs = [(jnp.ones((3, 4)), jnp.ones(4)), (jnp.ones((4, 2)), jnp.ones(2))]
+    tx = perturb(SIGMA, seed=SEED, layers="one")
+    state = tx.init(pairs)
+    old = state.settings._replace(layers="one")
+    with pytest.raises(ValueError, match="begun with another noise"):
+        tx.update(still(pairs), state._replace(settings=old), pairs)
+    state = state._replace(settings=old, mark=jnp.int32(_mark(old)))
+    found = []
+    for _ in range(4):
+        _, state = tx.update(still(pairs), state, pairs)
+        w = perturbed(pairs, state)
+        moved = jax.tree.map(lambda w, z: bool((w != z).any()), w, pairs)
+        found.append(jax.tree.leaves(moved))
+    assert np.array_equal(found, np.eye(4, dtype=bool))
+
+
+def test_marks_of_states_are_as_ever():
+    for settings, mark in (
+        ({"relative": "filter", "layers": "one"}, 1726652568),
+        ({"relative": "filter"}, 1826635840),
+        ({}, 1033948753),
+    ):
+        assert int(perturb(SIGMA, seed=SEED, **settings).init(params()).mark) == mark

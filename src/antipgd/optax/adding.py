@@ -4,6 +4,7 @@ And how any sum of draws gets onto a tree, for this form and the other.
 """
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 import jax
@@ -13,10 +14,10 @@ import optax
 from antipgd.noise import ANTI, Law, as_law, stream_key
 from antipgd.noise.injection import whose_turn
 from antipgd.noise.taps import Taps, carried
+from antipgd.optax.filters import FilterAxis, from_text, kept
 from antipgd.optax.kernel import inject, wide
 from antipgd.optax.leaves import check_type, check_unsharded, layer_of, named_leaves
 from antipgd.optax.schedules import as_traceable
-from antipgd.optax.sizes import FILTER
 from antipgd.optax.state import (
     CorrelatedNoiseState,
     Settings,
@@ -26,6 +27,7 @@ from antipgd.optax.state import (
     checked_state,
     draw_of,
     next_sigmas,
+    refuse_other_filters,
 )
 
 
@@ -41,6 +43,7 @@ def add_correlated_noise(
     hold: int = 1,
     antithetic: bool = False,
     layers: str = "all",
+    filter_axis: FilterAxis = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Add ε_n = Σ_j taps[j] σ_{n+1−j} ξ_{n+1−j} to the updates; must be last in the chain.
 
@@ -49,8 +52,11 @@ def add_correlated_noise(
     step (1, 2, …) whose value multiplies it. `mask` is a tree of bools, or a function of the params
     that makes one: true takes noise. Leaves are known by their paths joined by dots. `hold` steps
     in a row have the same draw; with `antithetic` every second draw is the last one negated.
-    relative="filter" measures each row of a leaf's first axis by itself; layers="one" puts each
-    draw on one layer (leaves whose paths differ in the last part), and the next on the next. With
+    relative="filter" measures each output of a layer by itself: along the last axis of a `kernel`
+    (Flax), the first of a `weight` (Equinox) or an `embedding`, and of other leaves along
+    `filter_axis`: an axis, several, or a function of path and leaf that returns them, () for a leaf
+    that is one filter, None where the name tells. layers="one" puts each draw on one layer (leaves
+    whose paths differ in the last part), and the next on the next. With
     `optax.inject_hyperparams`, static_args=antipgd.optax.STATIC_ARGS.
 
     >>> tx = optax.chain(optax.sgd(0.1), add_correlated_noise(0.01))
@@ -63,17 +69,18 @@ def add_correlated_noise(
     """
     fixed = checked_settings(
         sigma, relative=relative, taps=taps, law=law, seed=seed, schedule=schedule, mask=mask,
-        hold=hold, antithetic=antithetic, layers=layers, forward=False,
+        hold=hold, antithetic=antithetic, layers=layers, filter_axis=filter_axis, forward=False,
     )  # fmt: skip
     factor = as_traceable(schedule)
 
     def init(params: Any) -> CorrelatedNoiseState:
-        return begin(fixed, sigma, mask, params)
+        return begin(fixed, sigma, mask, params, filter_axis)
 
     def update(
         updates: Any, state: CorrelatedNoiseState, params: Any = None, **extra: Any
     ) -> tuple[Any, CorrelatedNoiseState]:
         state = checked_state(state)
+        refuse_other_filters(state, fixed, filter_axis, updates)
         sigmas, fresh = next_sigmas(state, fixed, sigma, factor)
         after = advanced(state, sigmas, fresh)
         return add_draws(updates, after, fixed.taps, jnp.where(fresh, sigmas, 0)), after
@@ -114,28 +121,27 @@ def _turns(settings: Settings, steps: jax.Array) -> dict[str, jax.Array] | None:
     """Whether each of these draws is on a leaf's layer, where layers take turns."""
     if settings.layers == "all":
         return None
-    layers = list(dict.fromkeys(map(layer_of, settings.names)))
+    own = {name: layer_of(name, settings.layers) for name in settings.names}
+    layers = list(dict.fromkeys(own.values()))
     turn: Any = whose_turn(steps, len(layers))  # type: ignore[arg-type]
-    return {name: turn == layers.index(layer_of(name)) for name in settings.names}
+    return {name: turn == layers.index(layer) for name, layer in own.items()}
 
 
 def _units(
     state: CorrelatedNoiseState, leaves: dict[str, Any]
 ) -> list[tuple[Any, jax.Array | None]]:
-    """For each noisy leaf what σ is multiplied by, and by row where filters have units each."""
-    names, scales, first = state.settings.names, state.scales, 0
+    """For each noisy leaf what σ is multiplied by, and each filter's where they have units."""
+    names, scales, relative, first = state.settings.names, state.scales, state.settings.relative, 0
     found: list[tuple[Any, jax.Array | None]] = []
-    if state.settings.relative != FILTER:
+    if not isinstance(relative, str):
         return [(scales[i] if scales.ndim else scales, None) for i in range(len(names))]
-    for name in names:
-        shape = jnp.shape(leaves[name])
-        if len(shape) > 1 and min(shape) > 0:
-            rows = scales[first : first + shape[0]]
-            found.append((1.0, rows.reshape(-1, *[1] * (len(shape) - 1))))
-            first += shape[0]
-        else:
-            found.append((scales[first], None))
-            first += 1
+    shapes = [jnp.shape(leaves[name]) for name in names]
+    for shape, axes in zip(shapes, from_text(relative, shapes), strict=True):
+        own = kept(shape, axes)
+        count = prod(own) if axes else 1
+        units = scales[first : first + count]
+        found.append((1.0, units.reshape(own)) if axes else (units[0], None))
+        first += count
     return found
 
 

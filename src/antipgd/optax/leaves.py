@@ -4,7 +4,7 @@ A name is the path joined by dots, as torch would call the parameter. Knows noth
 but on which types it can be added.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from antipgd.noise import canonical_name
+
+ONE, NESTED = "one", "one nested"
+"""Layers take turns; and entries of one entry of a list are one layer."""
 
 
 def _component(entry: Any) -> str:
@@ -22,20 +25,26 @@ def _component(entry: Any) -> str:
     return str(entry)
 
 
-def layer_of(name: str) -> str:
-    """The module that a leaf belongs to, as torch would call it; an entry of a list is one."""
+def layer_of(name: str, layers: str = NESTED) -> str:
+    """The module that a leaf belongs to, as torch would call it.
+
+    An entry of a list or tuple is one by itself, but not where that is an entry, too: each pair of
+    [(W, b), (W, b)] is one. With layers="one", as states of old have it, there as well.
+    """
     module, _, last = name.rpartition(".")
-    return name if last.isdigit() else module
+    inner = module.rpartition(".")[2].isdigit()
+    return name if last.isdigit() and not (inner and layers == NESTED) else module
 
 
-def check_layers(names: list[str]) -> None:
-    """Refuse leaves that are all of one layer."""
+def checked_layers(names: Sequence[str]) -> str:
+    """What a state says of leaves whose layers take turns; refused if they are all of one."""
     found = sorted({layer_of(name) for name in names})
     if len(found) < 2:
         raise ValueError(
             f"layers='one' needs two layers or more that take noise; got {found}: a layer is all "
             f"leaves whose paths differ in the last part"
         )
+    return ONE if all(layer_of(name) == layer_of(name, ONE) for name in names) else NESTED
 
 
 def _boxed(node: Any) -> bool:

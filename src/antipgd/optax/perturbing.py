@@ -12,6 +12,7 @@ import optax
 from antipgd.noise import ANTI, Law, as_taps
 from antipgd.noise.taps import telescopes
 from antipgd.optax.adding import add_carried
+from antipgd.optax.filters import FilterAxis
 from antipgd.optax.nests import find
 from antipgd.optax.schedules import as_traceable
 from antipgd.optax.state import (
@@ -21,6 +22,7 @@ from antipgd.optax.state import (
     checked_settings,
     checked_state,
     next_sigmas,
+    refuse_other_filters,
 )
 
 
@@ -36,6 +38,7 @@ def perturb(
     hold: int = 1,
     antithetic: bool = False,
     layers: str = "all",
+    filter_axis: FilterAxis = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Noise for `perturbed`, with the arguments of `add_correlated_noise`; anywhere in the chain.
 
@@ -62,17 +65,18 @@ def perturb(
         )
     fixed = checked_settings(
         sigma, relative=relative, taps=taps, law=law, seed=seed, schedule=schedule, mask=mask,
-        hold=hold, antithetic=antithetic, layers=layers, forward=True,
+        hold=hold, antithetic=antithetic, layers=layers, filter_axis=filter_axis, forward=True,
     )  # fmt: skip
     factor = as_traceable(schedule)
 
     def init(params: Any) -> CorrelatedNoiseState:
-        return begin(fixed, sigma, mask, params)
+        return begin(fixed, sigma, mask, params, filter_axis)
 
     def update(
         updates: Any, state: CorrelatedNoiseState, params: Any = None, **extra: Any
     ) -> tuple[Any, CorrelatedNoiseState]:
         state = checked_state(state)
+        refuse_other_filters(state, fixed, filter_axis, updates)
         return updates, advanced(state, *next_sigmas(state, fixed, sigma, factor))
 
     return optax.GradientTransformationExtraArgs(init, update)

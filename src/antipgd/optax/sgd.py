@@ -7,6 +7,7 @@ import optax
 
 from antipgd.noise import ANTI, Law
 from antipgd.optax.adding import add_correlated_noise
+from antipgd.optax.filters import FilterAxis
 
 
 def anti_pgd(
@@ -24,10 +25,11 @@ def anti_pgd(
     hold: int = 1,
     antithetic: bool = False,
     layers: str = "all",
+    filter_axis: FilterAxis = None,
 ) -> optax.GradientTransformationExtraArgs:
     """`optax.sgd` plus anticorrelated noise: w ← w − η∇L(w) + (ξ_{n+1} − ξ_n), eq:def_antiPGD."""
     noise = add_correlated_noise(
         sigma, relative=relative, taps=taps, law=law, seed=seed, schedule=schedule, mask=mask,
-        hold=hold, antithetic=antithetic, layers=layers,
+        hold=hold, antithetic=antithetic, layers=layers, filter_axis=filter_axis,
     )  # fmt: skip
     return optax.chain(optax.sgd(learning_rate, momentum, nesterov), noise)

@@ -8,14 +8,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, auto_axes
 
 from antipgd.noise.taps import Taps
+from antipgd.optax.filters import Axes
 from antipgd.optax.leaves import check_type, dtype_of
 
 # σ over the weights' root mean square. Bfloat16 has steps of 2⁻⁸: below, rounding eats the noise.
 WARNED, REFUSED = 2.0**-7, 2.0**-9
-FILTER = "filter"
-"""What σ may be relative to beside the whole leaf: each of its filters."""
 
 
 def rms(leaf: Any, dtype: Any) -> jax.Array:
@@ -34,16 +34,27 @@ def scale(name: str, leaf: Any, dtype: Any) -> jax.Array:
     return _four_digits(size, dtype)
 
 
-def filters(name: str, leaf: Any, dtype: Any) -> jax.Array:
-    """σ's unit for each filter, the rows of the first axis: the leaf's, times the filter's share of
-    it to four digits, as in torch. Of a vector one."""
+def filters(name: str, leaf: Any, axes: Axes, dtype: Any) -> jax.Array:
+    """σ's unit for each filter along these axes, in order: the leaf's, times the filter's share of
+    it to four digits, as in torch. Without an axis the leaf is one filter."""
     size = scale(name, leaf, dtype)
-    values = jnp.asarray(leaf).astype(dtype)
-    if values.ndim < 2 or values.size == 0:
+    if not axes:
         return size[None]
+    values = jnp.asarray(leaf).astype(dtype)
+    others = tuple(axis for axis in range(values.ndim) if axis not in axes)
     safe = jnp.where(size > 0, size, 1)
-    rows = jnp.sqrt(jnp.mean(jnp.square(values / safe), axis=tuple(range(1, values.ndim))))
-    return size * jnp.where(size > 0, _four_digits(rows, dtype), 1)
+    shares = _in_a_row(jnp.sqrt(jnp.mean(jnp.square(values / safe), axis=others)))
+    return size * jnp.where(size > 0, _four_digits(shares, dtype), 1)
+
+
+def _in_a_row(sizes: jax.Array) -> jax.Array:
+    """One after the other, whole on every device: those of all leaves are put behind each other,
+    which JAX refuses where it is told of shardings that differ."""
+    mesh, flat = jax.typeof(sizes).sharding.mesh, jnp.ravel
+    if AxisType.Explicit in mesh.axis_types:
+        whole = NamedSharding(mesh, PartitionSpec(None))  # type: ignore[no-untyped-call]
+        flat = auto_axes(flat, out_sharding=whole)
+    return flat(sizes)
 
 
 def _four_digits(sizes: jax.Array, dtype: Any) -> jax.Array:

@@ -18,10 +18,18 @@ from antipgd.checks import one_of, whole
 from antipgd.noise import Law, as_law, as_taps, stream_key
 from antipgd.noise.injection import check_sigma
 from antipgd.noise.taps import Taps
-from antipgd.optax.leaves import check_layers, masked_names, named_leaves
-from antipgd.optax.sizes import FILTER, check_leaf, filters, scale
+from antipgd.optax.filters import (
+    FILTER,
+    FilterAxis,
+    as_text,
+    axes_of,
+    check_filter_axis,
+    refuse_others,
+)
+from antipgd.optax.leaves import checked_layers, masked_names, named_leaves
+from antipgd.optax.sizes import check_leaf, filters, scale
 
-STATIC_ARGS = ("seed", "hold", "schedule", "mask")
+STATIC_ARGS = ("seed", "hold", "schedule", "mask", "filter_axis")
 """For `optax.inject_hyperparams(…, static_args=STATIC_ARGS)`: what cannot be traced."""
 
 
@@ -31,12 +39,12 @@ class Settings(NamedTuple):
     seed: int
     law: str
     taps: Taps
-    relative: bool | str
+    relative: bool | str  # behind "filter" where the filters are, as `filters.as_text` has it
     hold: int
     antithetic: bool
     forward: bool  # the params are z; else they carry the noise
     names: tuple[str, ...] = ()  # of the leaves that take noise
-    layers: str = "all"
+    layers: str = "all"  # or what `checked_layers` makes of "one"
 
 
 jax.tree_util.register_pytree_node(Settings, lambda s: ((), s), lambda settings, _: settings)
@@ -65,10 +73,11 @@ def checked_settings(
     hold: int,
     antithetic: bool,
     layers: str,
+    filter_axis: FilterAxis,
     forward: bool,
 ) -> Settings:
     """The settings but for the names, each refused unless it is what it should be."""
-    _refuse_injected(seed=seed, hold=hold, schedule=schedule, mask=mask)
+    _refuse_injected(seed=seed, hold=hold, schedule=schedule, mask=mask, filter_axis=filter_axis)
     if not isinstance(sigma, jax.core.Tracer):
         check_sigma(sigma)
     stream_key(seed, "")  # refuses what is no seed
@@ -76,6 +85,7 @@ def checked_settings(
         raise ValueError(f"antithetic must be True or False; got {antithetic!r}")
     if not isinstance(relative, bool) and relative != FILTER:
         raise ValueError(f"relative must be True, False or {FILTER!r}; got {relative!r}")
+    check_filter_axis(filter_axis, relative)
     one_of("layers", layers, ("all", "one"))
     hold = whole("hold", hold, 1, 2**31 - 1)
     return Settings(
@@ -94,7 +104,9 @@ def _refuse_injected(**static: Any) -> None:
             )
 
 
-def begin(fixed: Settings, sigma: Any, mask: Any, params: Any) -> CorrelatedNoiseState:
+def begin(
+    fixed: Settings, sigma: Any, mask: Any, params: Any, filter_axis: FilterAxis
+) -> CorrelatedNoiseState:
     """The state before the first step."""
     count, mark = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
     sigmas = jnp.zeros(_kept(fixed.taps), jnp.result_type(float))
@@ -106,15 +118,24 @@ def begin(fixed: Settings, sigma: Any, mask: Any, params: Any) -> CorrelatedNois
     noisy = {name: leaf for name, leaf in leaves if name in set(names)}
     for name, leaf in noisy.items():
         check_leaf(name, leaf, sigma, fixed.relative, fixed.taps, fixed.forward)
-    if fixed.layers == "one":
-        check_layers(list(noisy))
-    scales = one
-    if fixed.relative == FILTER and noisy:
-        scales = jnp.concatenate([filters(name, leaf, one.dtype) for name, leaf in noisy.items()])
-    elif fixed.relative and noisy:
-        scales = jnp.stack([scale(name, leaf, one.dtype) for name, leaf in noisy.items()])
-    settings = fixed._replace(names=tuple(noisy))
+    layers = checked_layers(list(noisy)) if fixed.layers == "one" else fixed.layers
+    relative, scales = _measured(fixed.relative, noisy, filter_axis, one)
+    settings = fixed._replace(names=tuple(noisy), relative=relative, layers=layers)
     return CorrelatedNoiseState(count, sigmas, scales, jnp.int32(_mark(settings)), settings)
+
+
+def _measured(
+    relative: bool | str, noisy: dict[str, Any], filter_axis: FilterAxis, one: jax.Array
+) -> tuple[bool | str, jax.Array]:
+    """What σ is relative to, as a state says it, and how large that is."""
+    if not relative or not noisy:
+        return relative, one
+    if relative != FILTER:
+        return relative, jnp.stack([scale(name, leaf, one.dtype) for name, leaf in noisy.items()])
+    axes = [axes_of(name, leaf, filter_axis) for name, leaf in noisy.items()]
+    rows = zip(noisy.items(), axes, strict=True)
+    scales = [filters(name, leaf, own, one.dtype) for (name, leaf), own in rows]
+    return as_text(list(map(jnp.shape, noisy.values())), axes), jnp.concatenate(scales)
 
 
 def _mark(settings: Settings) -> int:
@@ -134,10 +155,12 @@ def checked_state(state: CorrelatedNoiseState) -> CorrelatedNoiseState:
     if isinstance(mark, jax.core.Tracer):
         sigmas = jnp.where(mark == want, sigmas, jnp.nan)
     elif int(mark) != want:
-        ours = ", ".join(f"{k}={v!r}" for k, v in state.settings._asdict().items() if k != "names")
+        asked = {k: _asked(v) for k, v in state.settings._asdict().items() if k != "names"}
+        ours = ", ".join(f"{k}={v!r}" for k, v in asked.items())
         raise ValueError(
             f"the values of this state were begun with another noise than {ours}, or on params "
-            f"with other names; restore them into an optimizer built as the saved one was"
+            f"with other names or filters along other axes; restore them into an optimizer built "
+            f"as the saved one was"
         )
     return CorrelatedNoiseState(count, sigmas, scales, mark, state.settings)
 
@@ -170,10 +193,27 @@ def _kept(taps: Taps) -> int:
     return max(len(taps) - 1, 1)
 
 
+def refuse_other_filters(
+    state: CorrelatedNoiseState, fixed: Settings, filter_axis: FilterAxis, tree: Any
+) -> None:
+    """A state goes on with the filters that it was begun with."""
+    begun, names = state.settings.relative, state.settings.names
+    if fixed.relative != FILTER or not isinstance(begun, str):
+        return
+    leaves = dict(named_leaves(tree)[0])
+    if leaves.keys() >= set(names):  # else there is another refusal
+        refuse_others(names, begun, leaves, filter_axis)
+
+
+def _asked(value: Any) -> Any:
+    """A setting as it was given: a state may say behind a word what came of it."""
+    return value.partition(" ")[0] if isinstance(value, str) else value
+
+
 def _refuse_another(ours: Settings, theirs: Settings) -> None:
     """A state goes on with the noise it was begun with, lest its draws never be taken out."""
     for field in (name for name in Settings._fields if name != "names"):
-        want, got = getattr(ours, field), getattr(theirs, field)
+        want, got = getattr(ours, field), _asked(getattr(theirs, field))
         if want != got:
             raise ValueError(
                 f"this state was begun with {field}={got}, but the transformation has "
