@@ -82,6 +82,7 @@ def test_the_classifier_prints_what_came_out(uninterrupted):
     assert not same_weights(folder / "runs" / "plain-0.pt", folder / "runs" / "noise-0.pt")
 
 
+@pytest.mark.slow
 def test_a_killed_classifier_goes_on_bit_for_bit(uninterrupted, tmp_path):
     whole, printed = uninterrupted
     killed = run(tmp_path, "-c", KILLED, CLASSIFIER, "90", **SIZE)  # 61 at most are without noise

@@ -168,7 +168,7 @@ def at_a_rate():
 SCENARIOS = [methods, ddp, disagree, changed, at_a_rate]
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_ranks(ranks, tmp_path):
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, __file__, str(tmp_path / "store"), str(ranks)]

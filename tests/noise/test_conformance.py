@@ -27,8 +27,19 @@ def distance(member, case):
     return apart, allowed(member, case, expected)
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("name", MEMBERS)
+INTERPRETED = "torch on a GPU"  # through Triton's interpreter, so slow
+QUICK = ("gaussian", "rademacher")  # both ways to draw: from words, and from single bits
+
+
+def members_and_laws():
+    """All pairs; the interpreter with most laws takes its time."""
+    for name in MEMBERS:
+        for law in LAWS:
+            late = name == INTERPRETED and law not in QUICK
+            yield pytest.param(name, law, marks=pytest.mark.slow if late else ())
+
+
+@pytest.mark.parametrize(("name", "law"), [*members_and_laws()])
 def test_trajectories_are_those_of_the_reference(name, law):
     member = MEMBERS[name]
     for case in cases(law, member.dtypes, member.taps):

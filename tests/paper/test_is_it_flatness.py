@@ -213,6 +213,7 @@ def test_the_second_cell_is_that_of_all_images_on_seeds_of_its_own():
     assert rendered(experiment.plot(results(contests=CONTESTS)), "png").startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_everything_runs_at_the_smallest_scale_and_is_not_run_again(tmp_path, capsys):
     out = str(tmp_path / "out")
     command = ["paper", "--only", "is_it_flatness", "--scale", "smoke", "--out", out]

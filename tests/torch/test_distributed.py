@@ -15,6 +15,7 @@ def test_two_ranks(tmp_path):
              "shaped", "elements", "replaced", "save_plain_sgd", "disagree", "part")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_saved_on_two_ranks_goes_on_with_one_and_three(tmp_path):
     torchrun(2, tmp_path, "save")
     torchrun(1, tmp_path, "load")

@@ -1,4 +1,4 @@
-"""Two thousand states that are not quite right, in one process and on two ranks."""
+"""States that are not quite right, in one process and on two ranks: two thousand of them slowly."""
 
 import pytest
 
@@ -6,12 +6,13 @@ from mutations import try_all
 from test_distributed import torchrun
 
 
-def test_one_process():
-    found = try_all(2000, seed=1)
-    assert found["load", "refused"] > 1000
+@pytest.mark.parametrize("states", [400, pytest.param(2000, marks=pytest.mark.slow)])
+def test_one_process(states):
+    found = try_all(states, seed=1)
+    assert found["load", "refused"] > states / 2
     for way in ("load", "attach", "clean"):
-        assert found[way, "works"] > 20, found  # what is merely different is taken
-        assert sum(count for (other, _), count in found.items() if other == way) == 2000
+        assert found[way, "works"] > states / 100, found  # what is merely different is taken
+        assert sum(count for (other, _), count in found.items() if other == way) == states
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ def test_an_epoch_of_it_is_the_first_epoch_of_the_training(method):
     assert sum(losses) / steps == named["train_loss"]
 
 
+@pytest.mark.slow
 def test_every_method_takes_its_turns():
     turns = rehearse(SMOKE, ("anti", "sgd"), steps=2, rounds=2, threads=1)
     assert list(turns) == ["anti", "sgd"]

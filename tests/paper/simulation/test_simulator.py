@@ -255,6 +255,7 @@ def test_bits_of_a_numpy_problem_do_not_depend_on_company_either():
     assert len(lanes) > 4
 
 
+@pytest.mark.slow
 def test_bits_do_not_depend_on_the_threads_of_blas():
     """Measurements and data use BLAS, which sums differently on one and on two threads."""
     code = """

@@ -18,6 +18,7 @@ def test_two_ranks(tmp_path):
              "refused", "audit", "audit_of_mixed", "part")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_saved_on_two_ranks_goes_on_with_three_and_two(tmp_path):
     checkpoints(2, tmp_path, "save", "resume", "from_rank_0", "lost", "other_form")
     checkpoints(3, tmp_path, "resume")

@@ -68,6 +68,7 @@ def test_of_every_type_and_layout(dtype, one_run, one_tap, tmp_path):
     check([(*case, True) for case in cases] if one_tap else cases, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_fused_multiply_add_would_be_seen(tmp_path):
     cases = [(law, "float32", gpu, True, True) for law in ("gaussian", "laplace") for gpu in GPUS]
     for case, (ptx, _, _) in zip(cases, compiled(cases, tmp_path), strict=True):
