@@ -30,7 +30,7 @@ ENGINES = ("processes", "ray")
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = Path(__file__).parents[1] / "docs" / "cluster.md"
 MARKS = "<!-- engines begin -->", "<!-- engines end -->"
-COUNT, EPOCHS, ROUNDS, LEAST_SECONDS, TARGET = 24, 600, 3, 180.0, 1.10
+COUNT, EPOCHS, ROUNDS, LEAST_SECONDS, TARGET = 28, 600, 3, 180.0, 1.10
 
 
 def trainings(epochs: int, count: int = COUNT) -> list[Training]:
