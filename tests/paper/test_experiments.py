@@ -98,8 +98,8 @@ def test_the_command_ends_with_verdicts_and_the_page(out, capsys):
     assert main(["paper", *SMALL, "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert re.search(r"anticorrelation +holds +15 of +15 parts hold", said)
-    assert "checks of the machine: 1 rows of 15 parts; 1 holds" in said
-    assert "additions of ours: 1 rows of 4 parts; " in said
+    assert "checks of the machine: 1, in 15 parts; 1 holds" in said
+    assert "additions of ours: 1, in 4 parts; " in said
     assert "claims of the paper" not in said  # none is judged here
     assert "    “The name Anti-PGD comes from the fact that consecutive perturbations" in said
     assert "made with 2 seeds instead of the number fixed" in said

@@ -44,7 +44,7 @@ def test_the_law_at_real_rates_says_its_verdict(verdict):
     said = headlines([a_row("finite_rate", verdict, "ours", 70, 75)])
     assert [*said] == ["Learning rates"]
     assert said["Learning rates"].endswith(
-        f"on momentum: this law of ours {VERBS[verdict]} (70 of 75 comparisons)."
+        f"and momentum: this law, which is ours, {VERBS[verdict]} (70 of 75 comparisons)."
     )
 
 
@@ -53,11 +53,10 @@ def test_theory_and_slips():
     slips = [Erratum("a", "b", "c", BY_READING), Erratum("a", "b", "c", "0.5 measured")]
     assert headlines(rows, slips)["Theory"] == (
         "Of 2 claims of its theory, 1 holds and 1 fails; "
-        "we found 2 slips in it, 1 confirmed by a computation."
+        "we found 2 slips in it, 1 of them confirmed by a computation, the others by reading."
     )
-    assert (
-        headlines([], slips[:1])["Theory"] == "We found 1 slip in it, 0 confirmed by a computation."
-    )
+    assert headlines([], slips[:1])["Theory"] == "We found 1 slip in it, by reading."
+    assert headlines([], slips[1:])["Theory"] == "We found 1 slip in it, by a computation."
 
 
 def test_networks_say_what_their_experiments_say():

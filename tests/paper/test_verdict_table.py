@@ -37,9 +37,9 @@ def test_each_kind_has_its_table_and_its_counts():
     assert lines[0] == "11,792 small training runs, 9 statements judged:"
     heads = [line.split(" | ")[0] for line in lines if " | verdict " in line]
     assert heads == [
-        "| claims of the paper: 2 rows of 7 parts; 1 holds, 1 fails",
-        "| additions of ours: 1 rows of 1 parts; 1 level",
-        "| checks of the machine: 1 rows of 1 parts; 1 holds",
+        "| claims of the paper: 2, in 7 parts; 1 holds, 1 fails",
+        "| additions of ours: 1, in 1 parts; 1 level",
+        "| checks of the machine: 1, in 1 parts; 1 holds",
     ]
     assert "| it \\| is so | holds | 2 of 2 |  |" in lines
     (failing,) = [line for line in lines if line.startswith("| it \\| is so | fails")]
@@ -50,6 +50,7 @@ def test_each_kind_has_its_table_and_its_counts():
 
 def test_tallies_leave_out_what_there_is_none_of():
     assert tally([a_row("paper", HOLDS), a_row("ours", HOLDS, LEVEL)]) == "1 holds, 1 level"
+    assert tally([a_row("paper", HOLDS)] * 2 + [a_row("paper", FAILS)]) == "2 hold, 1 fails"
     assert tally([]) == ""
 
 
@@ -79,8 +80,8 @@ def test_the_short_form_has_the_counts_and_what_is_said():
     said = ["It gained.", "| a | b |\n|---|---|\n| c | 2 |"]
     assert in_short(as_markdown(rows, 1_200, said)) == (
         "It gained.\n\n| a | b |\n|---|---|\n| c | 2 |\n\n"
-        "Claims of the paper: 2 rows of 3 parts; 1 holds, 1 fails, from 1,200 small training runs, "
-        "4 statements judged ([each with its interval](docs/verdicts.md)).\n"
+        "Claims of the paper: 2, in 3 parts; 1 holds, 1 fails; from 1,200 small training runs "
+        "([each with its interval](docs/verdicts.md)).\n"
     )
     begin, end = MARKS["short"]
     document = f"a\n{begin}\n{end}\nb\n"
@@ -110,7 +111,7 @@ def test_the_page_of_verdicts_has_every_row_in_its_order(page, kinds):
         shown = [line for line, title in zip(lines, titles, strict=True) if title in own]
         found = [re.search(r"\| \d+ of (\d+) \|", line) for line in shown]
         parts = [int(one[1]) if one else 0 for one in found]  # none of rows that are not judged
-        assert f": {len(shown)} rows of {sum(parts)} parts; " in head
+        assert f": {len(shown)}, in {sum(parts)} parts; " in head
 
 
 def test_the_page_of_verdicts_shows_what_is_judged_without_a_run():

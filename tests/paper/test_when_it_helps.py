@@ -88,12 +88,12 @@ def test_a_sentence_and_the_advice(monkeypatch):
     said = experiment.words(found)
     assert said.startswith(experiment.summary(found))
     assert "4 settings, trained with Anti-PGD and without noise, tuned alike" in said
-    assert "accuracy rose in 1 (by +3.0 [" in said
-    assert "] points), differed by less than a point in 1 and fell in 1; 1 are undecided or" in said
+    assert "accuracy rose in 1 (by +3.00 [" in said
+    assert "] points), fell in 1 and is level, the whole interval within a point, in 1; 1" in said
     assert "The minimum was flatter in 3." in said
-    assert "Use it if your training is like these, where accuracy rose: 1,000 images (+3.0" in said
-    assert "where it fell: digits, 8×8 (-4.0 [" in said
-    assert f"less than a point: {NAMES['base'].words} (+0.3" in said
+    assert "Use it if your training is like these, where accuracy rose: 1,000 images (+3.00" in said
+    assert "where it fell: digits, 8×8 (-4.00 [" in said
+    assert f"was level: {NAMES['base'].words} (+0.3" in said
     only = said.rpartition("Flatter without a gain: ")[2]
     assert only == f"{NAMES['base'].words}; {NAMES['digits'].words}."
     assert experiment.words([]) == experiment.summary([]) == ""

@@ -199,7 +199,7 @@ def _print_verdicts(rows: Sequence[Decided]) -> None:
         shown = [one for one in of_kind(rows, kind) if one.verdict != NOT_JUDGED]
         if shown:
             parts = sum(len(one.parts) for one in shown)
-            print(f"{words}: {len(shown)} rows of {parts} parts; {tally(shown)}")
+            print(f"{words}: {len(shown)}, in {parts} parts; {tally(shown)}")
         for one in shown:
             count = f"{one.held:3} of {len(one.parts):3} parts hold"
             print(f"{one.row.id:20} {one.verdict:10} {count}")

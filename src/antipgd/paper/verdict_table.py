@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from antipgd.paper.claims import HOLDS, SEVERITY, Claim
+from antipgd.paper.claims import FAILS, HOLDS, SEVERITY, Claim
 from antipgd.paper.coverage import KINDS, NOT_JUDGED, Decided, verdict_in_row
 from antipgd.paper.files import FilesUsageError, write
 
@@ -18,13 +18,15 @@ MARKS = {
     "all": ("<!-- verdicts.md begins -->", "<!-- verdicts.md ends -->"),
     "short": ("<!-- evidence begins -->", "<!-- evidence ends -->"),
 }
+_MANY = {HOLDS: "hold", FAILS: "fail"}
 NAMED = 3  # parts of a row that do not hold; of more the rest is counted
 
 
 def tally(rows: Sequence[Decided]) -> str:
     """How many rows of each verdict, best first; those of no row are left out."""
     found = Counter(row.verdict for row in rows)
-    return ", ".join(f"{found[name]} {name}" for name in (*SEVERITY, NOT_JUDGED) if found[name])
+    return ", ".join(f"{found[name]} {name if found[name] == 1 else _MANY.get(name, name)}"
+                     for name in (*SEVERITY, NOT_JUDGED) if found[name])  # fmt: skip
 
 
 def of_kind(rows: Sequence[Decided], kind: str) -> list[Decided]:
@@ -42,7 +44,7 @@ def as_markdown(rows: Sequence[Decided], runs: int, said: Sequence[str] = ()) ->
         statements = sum(len(one.parts) for one in chosen)
         lines += [
             "",
-            f"| {words}: {len(chosen)} rows of {statements} parts; {tally(chosen)} | verdict "
+            f"| {words}: {len(chosen)}, in {statements} parts; {tally(chosen)} | verdict "
             "| parts that hold | what does not |",
             "|---|---|---|---|",
             *map(_line, chosen),
@@ -94,7 +96,8 @@ def in_short(table: str) -> str:
     said = "\n".join(lines[last:]).strip()
     counted = lines[heads[0]][2:].partition(" | ")[0]
     counted = counted[0].upper() + counted[1:]
-    whole = f"{counted}, from {lines[0].rstrip(':')} ([each with its interval](docs/verdicts.md))."
+    runs = lines[0].rpartition(", ")[0]
+    whole = f"{counted}; from {runs} ([each with its interval](docs/verdicts.md))."
     return "\n\n".join(filter(None, [said, whole])) + "\n"
 
 

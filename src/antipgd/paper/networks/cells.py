@@ -90,7 +90,7 @@ CELLS = (
     Cell("digits", "data", "digits, 8×8", {"data": "digits", "size": None}),
     Cell("cifar10", "data", "CIFAR-10, 16×16", {"data": "cifar10", "size": 16}),
     *(Cell(f"images_{n}", "images", f"{n:,} images", _images(n)) for n in (50, 100, 500, 1000)),
-    Cell("batch_250", "batch", "batch 250, all images", {"batch": 250}),
+    Cell("batch_250", "batch", "all 250 images in a batch", {"batch": 250}),
     Cell("batch_12", "batch", "batch 12", {"batch": 12}),
     *(Cell(f"norm_{norm}", "norm", f"{norm} norm", {"norm": norm}) for norm in ("batch", "group")),
     Cell("squared", "loss", "squared loss", {"loss": "squared"}),

@@ -163,14 +163,16 @@ export class Playground {
 
   // Pictures
 
-  /** The landscape, and the plots: `all`, or by turns, for they need not be as fluent. */
+  /** The landscape, and the plots: together, so that they show the same steps, in `all` or in every
+   * third frame, for they need not be as fluent. */
   paint(all) {
     const { settings, lanes, problem, colours, clock: step } = this;
     const { names } = WORDS[settings.land];
     this.landscape.draw({ problem, lanes, settings, names, colours });
     const barrier = { watch: settings.land === "valley" ? 2 / settings.eta : null };
-    const due = all ? PLOTS : [PLOTS[(this.turn = (this.turn + 1) % PLOTS.length)]];
-    for (const [column, expected] of due) {
+    this.turn = all ? 0 : (this.turn + 1) % 3;
+    if (this.turn) return;
+    for (const [column, expected] of PLOTS) {
       this.charts[column].draw({
         lanes, step, column, expected, barrier: barrier[column], colours,
       });

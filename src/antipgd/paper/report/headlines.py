@@ -81,7 +81,10 @@ def _theory(rows: Sequence[Row], errata: Sequence[Erratum]) -> str:
     if errata:
         computed = sum(slip.shown_by != BY_READING for slip in errata)
         slips = "slip" if len(errata) == 1 else "slips"
-        parts.append(f"we found {len(errata)} {slips} in it, {computed} confirmed by a computation")
+        shown = "by a computation" if computed else BY_READING
+        if 0 < computed < len(errata):
+            shown = f"{computed} of them confirmed by a computation, the others {BY_READING}"
+        parts.append(f"we found {len(errata)} {slips} in it, {shown}")
     sentence = "; ".join(parts)
     return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""
 
@@ -90,6 +93,7 @@ def _law(row: Row | None) -> str:
     if row is None or not _judged([row]):
         return ""
     return (
-        "At the learning rates people use it is not the trace that falls, but a sharpness that "
-        f"depends on the rate and on momentum: this law of ours {_verdict(row)}."
+        "The trace is what falls at small learning rates. At those people use it is a sharpness in "
+        "which each curvature is weighed by rate and momentum: this law, which is ours, "
+        f"{_verdict(row)}."
     )
