@@ -15,10 +15,12 @@ from antipgd.paper.claims import (
     below,
     compare_difference,
     compare_ratio,
+    equal,
     mostly,
     near,
     not_at_minimum,
     smaller,
+    times,
     worst,
 )
 from antipgd.paper.significance import share_interval
@@ -48,6 +50,20 @@ def test_smaller_counts_seeds_where_runs_diverged():
     assert smaller(*TEXT, np.full(10, np.inf), ones).verdict == FAILS
     assert smaller(*TEXT, np.full(10, np.inf), np.full(10, np.inf)).verdict == FAILS
     assert smaller(*TEXT, ones[:3], np.full(3, np.inf)).verdict == UNDECIDED  # too few to say
+
+
+def test_what_is_not_a_number_has_diverged():
+    ones, none = np.ones(10), np.full(10, np.nan)
+    assert smaller(*TEXT, none, ones).verdict == FAILS
+    assert smaller(*TEXT, ones, none).verdict == HOLDS
+    assert smaller(*TEXT, none, none).verdict == FAILS
+
+
+def test_a_share_is_no_ratio_and_says_so():
+    ones = np.ones(10)
+    ratio, share = smaller(*TEXT, 0.5 * ones, ones), smaller(*TEXT, ones, np.r_[ones[1:], np.inf])
+    assert (times(ratio), times(ratio, ".3g")) == ("0.50 ×", "0.5 ×")
+    assert (share.unit, times(share)) == ("share of seeds", "larger in 90% of 10 seeds")
 
 
 def test_bounds():
@@ -149,6 +165,31 @@ def test_ratios_of_runs_that_diverged_are_counted():
     assert compare_ratio(*TEXT, ones, lost) == smaller(*TEXT, ones, lost)
 
 
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (1.0, HOLDS), (0.97, HOLDS), (1.03, HOLDS), (0.955, UNDECIDED), (1.045, UNDECIDED),
+        (0.9, FAILS), (1.1, FAILS),
+    ],
+)  # fmt: skip
+def test_what_is_claimed_to_be_equal_fails_on_either_side(ratio, verdict):
+    theirs = np.exp(np.random.default_rng(0).normal(0, 3, 20))
+    claim = equal(*TEXT, ratio * theirs * np.exp(0.02 * SPREAD), theirs)
+    assert (claim.verdict, claim.value) == (verdict, pytest.approx(ratio))
+    assert claim.low < claim.value < claim.high
+    assert equal(*TEXT, ratio * theirs * np.exp(0.02 * SPREAD), theirs, 0.3).verdict == HOLDS
+
+
+def test_what_diverged_is_equal_to_nothing():
+    ones, lost = np.ones(10), np.full(10, np.inf)
+    assert equal(*TEXT, ones, lost).verdict == FAILS
+    assert equal(*TEXT, lost, lost).verdict == FAILS
+    claim = equal(*TEXT, 1.04 * ones, np.r_[ones[1:], np.inf])
+    assert (claim.verdict, claim.value, claim.unit) == (HOLDS, 0.9, "share of seeds")
+    assert equal(*TEXT, 1.06 * ones, np.r_[ones[1:], np.inf]).value == 0
+    assert equal(*TEXT, 0 * ones, 0 * ones).value == 1
+
+
 def test_not_at_a_minimum_has_a_value_and_no_comparison():
     claim = not_at_minimum(*TEXT, [0.6, 0.7, 0.8])
     assert (claim.verdict, claim.value, claim.n) == (NOT_AT_MINIMUM, pytest.approx(0.7), 3)
@@ -172,6 +213,7 @@ def every_verb(samples):
     yield below(*TEXT, samples, 0.0)
     yield above(*TEXT, samples, 0.0)
     yield near(*TEXT, samples, 0.0, 0.3)
+    yield equal(*TEXT, a, b, 0.3)
     yield mostly(*TEXT, samples > 0)
     a[0] = np.inf
     yield smaller(*TEXT, a, b)

@@ -36,18 +36,22 @@ RIVALS = [arm for arm in TUNED if arm != "anti"]
 LAST = {"gd": 0.001, "anti": 0.004, "decay": 0.008}  # training losses at the end; others 0.004
 
 
-def record(run, gains, traces, missed, apart=1.0):
+def record(run, gains, traces, missed, apart=1.0, idle=None):
     """Accuracy 50 % and so many points, at the place where the arm is judged; elsewhere none of it.
     Traces at other losses than 0.01 are in the opposite order. At epoch 2 every arm has a loss of
-    0.009 and 9 points less, at epoch 50 it is `apart` × 0.004, or 0.0045, with 1 point more."""
+    0.009 and 9 points less, at epoch 50 it is `apart` × 0.004, or 0.0045, with 1 point more. What
+    is `idle` is GD."""
     arm = arm_of(run)
+    like = "gd" if arm == idle else arm
     accuracy = (
         0.5 + gains[arm] / 100 - 0.01 * math.log2(getattr(run, TUNED[arm]) / MIDDLES[arm]) ** 2
     )
-    wobble = 1 + 0.001 * (run.seed % 7) * (len(arm) % 3)
+    if arm == idle:
+        accuracy = 0.5 + gains[like] / 100
+    wobble = 1 + 0.001 * (run.seed % 7) * (len(like) % 3)
     trace = traces[arm] * wobble
     found = {"test_accuracy": accuracy * wobble, "train_accuracy": 1.0,
-             "train_loss": 0.02 if (arm, run.seed) in missed else LAST.get(arm, 0.004),
+             "train_loss": 0.02 if (arm, run.seed) in missed else LAST.get(like, 0.004),
              trace_at(0.1): 1 / trace, trace_at(0.001): 1 / trace}  # fmt: skip
     if (arm, run.seed) not in missed:
         found[trace_at(0.01)] = trace
@@ -64,10 +68,10 @@ def record(run, gains, traces, missed, apart=1.0):
     return Record(run, "ok", None, None, points, {}, None, None)
 
 
-def results(gains=GAINS, traces=TRACES, missed=(), apart=1.0, contests=(CONTEST,)):
+def results(gains=GAINS, traces=TRACES, missed=(), apart=1.0, contests=(CONTEST,), idle=None):
     records = []
     while runs := [run for one in contests for run in following(one, records)]:
-        records += [record(run, gains, traces, missed, apart) for run in runs]
+        records += [record(run, gains, traces, missed, apart, idle) for run in runs]
     return Results(records)
 
 
@@ -88,6 +92,16 @@ def test_better_is_in_points_over_each_other_arm_and_level_where_it_does_as_well
         assert found[f"better_{arm}"].value == pytest.approx(expected, abs=0.5), arm
     worse = claims(gains=GAINS | {"anti": -3})
     assert {worse[f"better_{arm}"].verdict for arm in RIVALS} == {"fails"}
+
+
+def test_an_arm_that_tuning_turned_off_is_not_judged_as_another_arm():
+    same = {"gains": GAINS | {"ema": 0}, "traces": TRACES | {"ema": 8.0}}
+    assert claims(**same)["better_ema"].verdict == "holds"  # seeds differ: it does something
+    found = claims(**same, idle="ema")
+    for name in ("better_ema", "flatter_ema", "than_ema"):
+        assert (found[name].verdict, found[name].unit) == ("not at a minimum", "training loss")
+        assert (found[name].p, found[name].value) == (None, pytest.approx(0.001))
+    assert found["better_decay"].verdict == claims(**same)["better_decay"].verdict
 
 
 def test_flatter_is_a_ratio_of_scaled_traces_at_a_loss_of_one_hundredth():

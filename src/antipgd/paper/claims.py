@@ -7,7 +7,7 @@ What many comparisons in one row do to their verdicts is `coverage.py`'s affair.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from antipgd.paper.significance import (
 HOLDS, FAILS, UNDECIDED = "holds", "fails", "undecided"
 LEVEL = "level"  # compared, and equal up to a margin fixed beforehand
 NOT_AT_MINIMUM = "not at a minimum"  # where a comparison of minima makes no sense
+SHARE, TRAINING_LOSS = "share of seeds", "training loss"  # units of values
 SEVERITY = (HOLDS, LEVEL, UNDECIDED, NOT_AT_MINIMUM, FAILS)
 Numbers = Sequence[float] | NDArray[np.float64]
 
@@ -36,7 +37,9 @@ class Claim:
     tested (place, step, n); `value` lies in the interval from `low` to `high`. `p` is two-sided,
     against the bound that the verdict is about (of two the nearer one), None where nothing was
     compared. `needed` is the n that would decide an undecided claim at the mean and deviation
-    observed, with 80 % power; None where that makes no sense.
+    observed, with 80 % power; None where that makes no sense. `unit` names the value where it is
+    not what the statement is about: a share of seeds where ratios do not exist, a training loss
+    where there is no minimum.
     """
 
     id: str
@@ -50,6 +53,7 @@ class Claim:
     n: int
     p: float | None = None
     needed: int | None = None
+    unit: str = ""
 
 
 def worst(verdicts: Iterable[str]) -> str:
@@ -97,6 +101,38 @@ def compare_ratio(
     return Claim(id, statement, reference, tested, verdict, *_ratio(estimate), a.size, p, needed)
 
 
+def equal(
+    id: str, statement: str, reference: str, tested: str, ours: Numbers, theirs: Numbers,
+    margin: float = 0.05,
+) -> Claim:  # fmt: skip
+    """Claims that `ours` is what `theirs` is, seed by seed, up to a margin fixed beforehand.
+
+    The value is the geometric mean of ours/theirs. Holds if its whole interval lies within
+    1 ± margin, fails if it lies outside. Where a run diverged or a value is zero, it is instead the
+    share of seeds in which the two are that near, to be compared with one half.
+    """
+    a, b = _pairs(ours, theirs)
+    edges = math.log(1 - margin), math.log(1 + margin)
+    tested = f"{tested}; ratio, equal within 1 ± {margin:g}"
+    if not _has_ratios(a, b):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log = np.log(a / b)
+        close = (a == b) & np.isfinite(a) | (edges[0] <= log) & (log <= edges[1])
+        claim = mostly(id, statement, reference, f"{tested}; share of seeds in which it is", close)
+        return replace(claim, unit=SHARE)
+    estimate = Estimate.of(np.log(a / b))
+    verdict = _within(estimate, edges)
+    p, needed = max(mean_p(estimate, edge) for edge in edges), _needed(verdict, estimate, *edges)
+    return Claim(id, statement, reference, tested, verdict, *_ratio(estimate), a.size, p, needed)
+
+
+def times(claim: Claim, digits: str = ".2f") -> str:
+    """A ratio in words; where there is none, in what share of seeds it is the larger."""
+    if claim.unit:
+        return f"larger in {claim.value:.0%} of {claim.n} seeds"
+    return f"{claim.value:{digits}} ×"
+
+
 def compare_difference(
     id: str, statement: str, reference: str, tested: str, differences: Numbers, margin: float = 1.0
 ) -> Claim:
@@ -111,11 +147,13 @@ def compare_difference(
     return Claim(id, statement, reference, tested, verdict, *shown, estimate.n, p, needed)
 
 
-def not_at_minimum(id: str, statement: str, reference: str, tested: str, samples: Numbers) -> Claim:
-    """Says that minima cannot be compared: these samples, such as training losses, are of none."""
+def not_at_minimum(
+    id: str, statement: str, reference: str, tested: str, samples: Numbers, unit: str = ""
+) -> Claim:
+    """Says that minima cannot be compared: these samples are of none, training losses in `unit`."""
     estimate = Estimate.of(samples)
     shown = (estimate.mean, *estimate.interval())
-    return Claim(id, statement, reference, tested, NOT_AT_MINIMUM, *shown, estimate.n)
+    return Claim(id, statement, reference, tested, NOT_AT_MINIMUM, *shown, estimate.n, unit=unit)
 
 
 def below(
@@ -147,11 +185,8 @@ def near(
     Holds if the whole interval lies within the tolerance, fails if it lies outside.
     """
     estimate = Estimate.of(samples)
-    low, high = estimate.interval()
     edges = target - tolerance, target + tolerance
-    inside = edges[0] <= low and high <= edges[1]
-    outside = high < edges[0] or low > edges[1]
-    verdict = HOLDS if inside else FAILS if outside else UNDECIDED
+    verdict = _within(estimate, edges)
     return _of_mean(id, statement, reference, tested, verdict, estimate, *edges)
 
 
@@ -191,12 +226,14 @@ def _less_often(
     id: str, statement: str, reference: str, tested: str, a: NDArray[np.float64],
     b: NDArray[np.float64],
 ) -> Claim:  # fmt: skip
-    """The verdict where ratios do not exist: is ours the larger one in fewer than half of them?"""
+    """The verdict where ratios do not exist: is ours the larger one in fewer than half of them?
+    What is not a number has diverged."""
+    a, b = (np.where(np.isnan(one), np.inf, one) for one in (a, b))
     lost, n = int((a >= b).sum()), a.size
     low, high = share_interval(lost, n)
     verdict = HOLDS if high < 0.5 else FAILS if low > 0.5 else UNDECIDED
     tested = f"{tested}; share of seeds in which it is larger"
-    return _of_share(id, statement, reference, tested, verdict, lost, n, 0.5)
+    return replace(_of_share(id, statement, reference, tested, verdict, lost, n, 0.5), unit=SHARE)
 
 
 def _compared(
@@ -212,6 +249,14 @@ def _compared(
         ways.append(_needed(verdict, estimate, *edges))
     needed = min((n for n in ways if n is not None), default=None)
     return verdict, mean_p(estimate, 0.0), needed
+
+
+def _within(estimate: Estimate, edges: tuple[float, float]) -> str:
+    """Whether the whole interval lies between two edges, or outside."""
+    low, high = estimate.interval()
+    inside = edges[0] <= low and high <= edges[1]
+    outside = high < edges[0] or low > edges[1]
+    return HOLDS if inside else FAILS if outside else UNDECIDED
 
 
 def _needed(verdict: str, estimate: Estimate, *bounds: float) -> int | None:

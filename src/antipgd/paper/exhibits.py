@@ -27,6 +27,10 @@ from antipgd.paper.settings import NETWORKS
 from antipgd.paper.simulation.tuned import HELD_OUT
 from antipgd.paper.verdicts import Desk
 
+QUICK = 0.7
+"""Seconds to judge and draw an experiment; one that takes many more has them as `JUDGING`. Only
+the bar depends on them."""
+
 
 def exhibits(
     planned: Mapping[str, Sequence[Spec]], outcome: Outcome, desk: Desk, scale: Scale | None
@@ -37,7 +41,8 @@ def exhibits(
     size = scale or scale_named(SHOWN_SCALE)
     shown = f" Shown at scale `{size.name}`: {size.about}."
     own = [name for name in planned if hasattr(load(name), "more")]  # sizes of their own
-    with progress("judging and drawing", len(planned), len(planned)) as bar:
+    seconds = {name: getattr(load(name), "JUDGING", QUICK) for name in planned}
+    with progress("judging and drawing", sum(seconds.values()), len(planned)) as bar:
         for name, runs in planned.items():
             bar.finish(name)
             absent = [run for run in runs if run.name not in outcome.records]
@@ -50,7 +55,7 @@ def exhibits(
                 item = Item(name, title_of(name), text, claims, files["svg"], files["png"],
                             caption(name, runs), chapter_of(name), on_network(runs))  # fmt: skip
                 items.append(item)
-            bar.tick(1)
+            bar.tick(seconds[name])
     return _together(items), notes
 
 

@@ -74,7 +74,7 @@ def _open_parts(parts: Sequence[Claim], control: str) -> str:
     left = [part for part in parts if part.verdict != HOLDS]
     left.sort(key=lambda part: -SEVERITY.index(part.verdict))
     named = [f"{verdict_in_row(part, control)}: {_name(part)} {_measured(part)}"
-             for part in left[:NAMED]]  # fmt: skip
+             f"{_deciding(part, control, len(parts))}" for part in left[:NAMED]]  # fmt: skip
     rest = len(left) - NAMED
     return "; ".join([*named, f"and {rest} more"] if rest > 0 else named)
 
@@ -85,7 +85,15 @@ def _name(part: Claim) -> str:
 
 def _measured(part: Claim) -> str:
     shown = f"{part.value:.3g} [{part.low:.3g}, {part.high:.3g}]".replace("-", "−")
-    return f"{shown}, n = {part.needed:,} would decide" if part.needed else shown
+    return f"{part.unit} {shown}" if part.unit else shown
+
+
+def _deciding(part: Claim, control: str, many: int) -> str:
+    """The n that would decide a part: in its row, or by itself, which is fewer."""
+    if not part.needed:
+        return ""
+    alone = " it alone" if many > 1 and verdict_in_row(part, control) == part.verdict else ""
+    return f", n = {part.needed:,} would decide{alone}"
 
 
 def in_short(table: str) -> str:

@@ -5,19 +5,20 @@ stopped falling.) SGD with batches of 10 and the learning rate of GD, or Adam wi
 quadratic regression, matrix sensing and a student with its teacher: first without noise until the
 training loss is small, then with Anti-PGD's draws, then without again, beside equally many steps
 without any. Test loss and trace are to end lower; and test loss is to end where that of GD with
-the same noise does, within 10 %.
+the same noise does, within 10 %. (After the first run this last statement got a verb of its own,
+with the same samples and the same 10 %: it had been judged as "ends lower", which counted what
+contradicts it as holding.)
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from antipgd.noise.taps import ANTI, Taps
 from antipgd.paper import figures
-from antipgd.paper.claims import FAILS, HOLDS, LEVEL, UNDECIDED, Claim, compare_ratio, smaller
+from antipgd.paper.claims import HOLDS, Claim, equal, smaller
 from antipgd.paper.results import Results, Values
-from antipgd.paper.simulation.after_noise import PLACES, relative
+from antipgd.paper.simulation.after_noise import PLACES, beside, relative
 from antipgd.paper.simulation.spec import Run
 
 SHOWS = (
@@ -71,11 +72,11 @@ def claims(results: Results) -> list[Claim]:
         for optimizer in OTHERS
     ]  # fmt: skip
     found += [
-        compare_ratio(f"after_others.gd_{key}_{optimizer.lower()}",
-                      f"(ours) {PLACES[key].words}: noise after {optimizer} ends with a lower test "
-                      "loss than noise after GD", "Conclusion", "test loss after the noise",
-                      _final(results, key, optimizer, "test_loss"),
-                      _final(results, key, "GD", "test_loss"), MARGIN)
+        equal(f"after_others.gd_{key}_{optimizer.lower()}",
+              f"(ours) {PLACES[key].words}: noise after {optimizer} ends with the test loss of "
+              "noise after GD", "Conclusion", "test loss after the noise",
+              _final(results, key, optimizer, "test_loss"),
+              _final(results, key, "GD", "test_loss"), MARGIN)
         for key in KEYS
         for optimizer in OTHERS
     ]  # fmt: skip
@@ -86,17 +87,13 @@ def words(claims: Sequence[Claim]) -> str:
     """The answer, from what was judged."""
     if not claims:
         return ""
-    beside = [c for c in claims if c.id.startswith("after_others.gd_")]
-    helped = [c for c in claims if c not in beside]
-    count = Counter(c.verdict for c in beside)
-    names = {LEVEL: f"level within {MARGIN:.0%}", HOLDS: "lower", FAILS: "higher",
-             UNDECIDED: "undecided"}  # fmt: skip
-    said = ", ".join(f"{count[verdict]} {name}" for verdict, name in names.items())
+    gd = [c for c in claims if c.id.startswith("after_others.gd_")]
+    helped = [c for c in claims if c not in gd]
     return (
         "Does noise help after another optimizer? After SGD and after Adam test loss and trace end "
         f"lower with noise than without in {sum(c.verdict == HOLDS for c in helped)} of "
         f"{len(helped)} comparisons. Beside noise after GD the test loss is, of "
-        f"{len(beside)}, {said}."
+        f"{len(gd)}, {beside(gd, MARGIN)}."
     )
 
 

@@ -37,6 +37,7 @@ SHOWS = (
     "with one standard deviation; then errors, test loss and flatness at the end, a cross for "
     "each seed and a line at the mean."
 )
+JUDGING = 4  # seconds, for the bar
 SEEDS = 12
 FIRST, TUNING = 200, (0, 1, 2)
 PROBLEM, IMAGES, INIT = "digits_network", 128, 0.5

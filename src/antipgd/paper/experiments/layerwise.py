@@ -181,8 +181,11 @@ def words(claims: Sequence[Claim]) -> str:
 
     def grown(kind: str, arm: str) -> str:
         key = f"{'stays' if arm in ('one', 'filter') else 'explodes'}_{kind}_{arm}"
-        value = by_id[key].value
-        return f"{value if key.startswith('stays') else 1 / value:.2g}"
+        claim = by_id[key]
+        if claim.unit:
+            return "until runs diverge"
+        grows = claim.value if key.startswith("stays") else 1 / claim.value
+        return f"{grows:.2g} ×"
 
     def among(start: str, verdict: str) -> str:
         some = [claim for name, claim in by_id.items() if name.startswith(start)]
@@ -190,9 +193,9 @@ def words(claims: Sequence[Claim]) -> str:
 
     sizes = {key: f"{f.size} {f.sizes[0]} to {f.sizes[-1]}" for key, f in FAMILIES.items()}
     grew = "; ".join(
-        f"{FAMILIES[key].words.partition(',')[0]}, {sizes[key]}: {grown(key, 'all')} × with "
-        f"noise on all layers, {grown(key, 'shared')} × with σ/√depth on all, "
-        f"{grown(key, 'one')} × on one after the other, {grown(key, 'filter')} × in units of "
+        f"{FAMILIES[key].words.partition(',')[0]}, {sizes[key]}: {grown(key, 'all')} with "
+        f"noise on all layers, {grown(key, 'shared')} with σ/√depth on all, "
+        f"{grown(key, 'one')} on one after the other, {grown(key, 'filter')} in units of "
         f"filters"
         for key in FAMILIES
     )

@@ -11,7 +11,8 @@ equal σ is not equal regulariser: at equal σ one point is to flatten more, and
 times √φ̄ both are to be level. There noise is short and small (σ = 0.02, a fifth of the steps), as
 after long noise both have arrived; √φ̄ is the law's, its mean along the flow of other seeds. (After
 the first run the statement at equal σ was turned round, from "flattens more" to "flattens as two
-do", so that its verdict is that of the sentence quoted; samples and the 5 % are the same.)
+do"; samples and the 5 % are the same. It and the one at equal gradients are ours: of an estimate in
+expectation, and of what one need not resort to, they say nothing.)
 """
 
 from collections.abc import Sequence
@@ -126,10 +127,11 @@ def _words(key: str, beta: float) -> str:
 
 
 def _benefit(results: Results, key: str, beta: float) -> Values:
-    """ln(GD/one)/ln(GD/two) of the test losses."""
+    """ln(GD/one)/ln(GD/two) of the test losses; nought where two points gain nothing."""
     none, one, two = (_final(results, key, beta, arm, "test_loss") for arm in ("gd", "one", "two"))
     with np.errstate(divide="ignore", invalid="ignore"):  # of those that diverged
-        return log_ratio(none, one) / log_ratio(none, two)
+        gained = log_ratio(none, two)
+        return np.where(gained > 0, log_ratio(none, one) / gained, 0.0)
 
 
 def _compared(results: Results, key: str, beta: float) -> list[Claim]:

@@ -34,6 +34,7 @@ SHOWS = (
     "deviation; below, the terms of the bound, their sum and the errors held out, means with "
     "their range."
 )
+JUDGING = 3  # seconds, for the bar
 SEEDS = 10
 FIRST = 200
 ETA, SIGMA, STEPS = 0.5, 0.2, 1_000

@@ -5,7 +5,9 @@ saddle points.) Quadratic regression that starts at w = 0, a saddle of it that G
 There the anticorrelated draws push by ηγσ a step, for curvature −γ, the uncorrelated ones by σ.
 PGD; Anti-PGD; PGD for the first 20 steps and Anti-PGD from then on; noise of two sizes, and a
 descent at the end. The third is to halve the training loss sooner than Anti-PGD, to end with a
-lower test loss than PGD, and to end level with Anti-PGD, to 10 %.
+lower test loss than PGD, and to end level with Anti-PGD, to 10 %. (After the
+first run "level" got a verb of its own, with the same samples and the same 10 %: it had been judged
+as "ends lower".)
 """
 
 from collections.abc import Sequence
@@ -15,10 +17,10 @@ import numpy as np
 
 from antipgd.noise.taps import ANTI, WHITE
 from antipgd.paper import figures
-from antipgd.paper.claims import FAILS, HOLDS, LEVEL, Claim, compare_ratio, mostly, smaller
+from antipgd.paper.claims import HOLDS, Claim, equal, mostly, smaller, times
 from antipgd.paper.results import Results, Values
 from antipgd.paper.settings import REGRESSION
-from antipgd.paper.simulation.after_noise import relative
+from antipgd.paper.simulation.after_noise import relative, side
 from antipgd.paper.simulation.spec import Run, make_run
 
 SHOWS = (
@@ -89,10 +91,10 @@ def claims(results: Results) -> list[Claim]:
                     "Anti-PGD end with a lower test loss than PGD", "Conclusion",
                     "test loss at the end", _test_loss(results, BOTH, sigma),
                     _test_loss(results, PGD, sigma)),
-            compare_ratio(f"saddle.beside_{sigma}", f"(ours) σ = {sigma}: {EARLY} steps of PGD and "
-                          "then Anti-PGD end with a lower test loss than Anti-PGD", "Conclusion",
-                          "test loss at the end", _test_loss(results, BOTH, sigma),
-                          _test_loss(results, ANTI_PGD, sigma), MARGIN),
+            equal(f"saddle.beside_{sigma}", f"(ours) σ = {sigma}: {EARLY} steps of PGD and then "
+                  "Anti-PGD end with the test loss of Anti-PGD", "Conclusion",
+                  "test loss at the end", _test_loss(results, BOTH, sigma),
+                  _test_loss(results, ANTI_PGD, sigma), MARGIN),
         ]  # fmt: skip
     return found
 
@@ -106,19 +108,22 @@ def words(claims: Sequence[Claim]) -> str:
         [found[f"saddle.{part}_{sigma}"] for sigma in SIGMAS]
         for part in ("sooner", "end", "beside")
     )
-    names = {HOLDS: "lower", LEVEL: f"level within {MARGIN:.0%}", FAILS: "higher"}
     told = "; ".join(
-        f"σ = {sigma}: {b.value:.3g} × [{b.low:.3g}, {b.high:.3g}], "
-        f"{names.get(b.verdict, b.verdict)}"
-        for sigma, b in zip(SIGMAS, beside, strict=True)
+        f"σ = {sigma}: {_ended(b)}, {side(b)}" for sigma, b in zip(SIGMAS, beside, strict=True)
     )
     return (
         "Uncorrelated early and anticorrelated later, both at once? Away from a saddle: "
-        f"{' and '.join(f'{c.value:.2f}' for c in sooner)} × the steps of Anti-PGD, fewer in "
+        f"{' and '.join(map(times, sooner))} the steps of Anti-PGD, fewer in "
         f"{sum(c.verdict == HOLDS for c in sooner)} of {len(sooner)} settings; its test loss ends "
         f"below PGD's in {sum(c.verdict == HOLDS for c in end)} of {len(end)}. Beside Anti-PGD's "
         f"it ends at: {told}."
     )
+
+
+def _ended(claim: Claim) -> str:
+    if claim.unit:
+        return f"within {MARGIN:.0%} in {claim.value:.0%} of {claim.n} seeds"
+    return f"{times(claim, '.3g')} [{claim.low:.3g}, {claim.high:.3g}]"
 
 
 def plot(results: Results) -> figures.Figure:

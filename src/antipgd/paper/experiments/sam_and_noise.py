@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from antipgd.paper import figures
-from antipgd.paper.claims import HOLDS, Claim, compare_ratio, smaller
+from antipgd.paper.claims import HOLDS, Claim, compare_ratio, smaller, times
 from antipgd.paper.record import Record
 from antipgd.paper.results import Results, Values
 from antipgd.paper.simulation.after_noise import PLACES, relative
@@ -165,7 +165,7 @@ def words(claims: Sequence[Claim]) -> str:
     def told(name: str) -> str:
         some = [c for c in claims if c.id.startswith(f"sam_and_noise.{name}")]
         held = sum(c.verdict == HOLDS for c in some)
-        return f"{held} of {len(some)}: {', '.join(f'{c.value:.2g} ×' for c in some)}"
+        return f"{held} of {len(some)}: {', '.join(times(c, '.2g') for c in some)}"
 
     return (
         "What does SAM flatten? With all examples it ends with a lower largest eigenvalue than GD "

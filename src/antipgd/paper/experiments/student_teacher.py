@@ -37,6 +37,7 @@ SHOWS = (
     "against the teacher's size, a row for each number of examples. Means over {seeds} seeds, "
     "bands and bars one standard deviation."
 )
+JUDGING = 18  # seconds, for the bar
 SEEDS = 8
 FIRST, TUNING = 100, (0, 1)
 PROBLEM, TEST = "student_teacher", 500

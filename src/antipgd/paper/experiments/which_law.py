@@ -11,6 +11,8 @@ does: on regression and sensing, whose gradients are cubic, that of student-t ne
 degrees, and in the valley the mean of v² is E w² but its sum over a run converges slowly below 4.
 With 2.1 most runs are to diverge on regression and sensing even at σ, with 3 at 2σ, with gaussian
 draws none at 3σ. Draws with fewer than 2.001 degrees, which have no variance, are refused.
+(After the first run "level" got a verb of its own, with the same samples and the same 10 %: it had
+been judged as "ends lower", which counted what contradicts it as holding.)
 """
 
 from collections.abc import Sequence
@@ -19,9 +21,9 @@ import numpy as np
 
 from antipgd.noise.taps import ANTI, Taps
 from antipgd.paper import figures
-from antipgd.paper.claims import FAILS, HOLDS, LEVEL, Claim, compare_ratio, mostly, near, smaller
+from antipgd.paper.claims import FAILS, HOLDS, Claim, equal, mostly, near, smaller
 from antipgd.paper.results import Results, Values
-from antipgd.paper.simulation.after_noise import PLACES, relative
+from antipgd.paper.simulation.after_noise import PLACES, beside, relative
 from antipgd.paper.simulation.spec import Run, make_run
 from antipgd.theory.finite_rate import variance_ratio
 
@@ -78,10 +80,10 @@ def _small_noise(results: Results) -> list[Claim]:
     cases = [(f"small_{key}", key, ANTI, PLACES[key].words) for key in KEYS]
     cases.append(("leaning", "regression", LEANING, "regression, taps (1, −0.95)"))
     return [
-        compare_ratio(f"which_law.{name}_{law}", f"(ours) {words}, σ = {PLACES[key].sigma:g}: "
-                      f"{law} draws end with a lower test loss than gaussian ones", "Conclusion",
-                      "test loss after the noise", _final(results, key, law, taps=taps),
-                      _final(results, key, GAUSSIAN, taps=taps), MARGIN)
+        equal(f"which_law.{name}_{law}", f"(ours) {words}, σ = {PLACES[key].sigma:g}: {law} draws "
+              "end with the test loss of gaussian ones", "Conclusion",
+              "test loss after the noise", _final(results, key, law, taps=taps),
+              _final(results, key, GAUSSIAN, taps=taps), MARGIN)
         for name, key, taps, words in cases
         for law in (*LIGHT, *HEAVY)
     ]  # fmt: skip
@@ -153,11 +155,11 @@ def words(claims: Sequence[Claim]) -> str:
         some = [c for c in claims if c.id.startswith(f"which_law.{start}")]
         return f"{sum(c.verdict == verdict for c in some)} of {len(some)}"
 
+    small = [c for c in claims if c.id.startswith("which_law.small_")]
     return (
-        f"Does the law matter? While noise is small, {among('small', LEVEL)} comparisons with "
-        f"gaussian draws are level within {MARGIN:.0%} ({among('small', HOLDS)} better, "
-        f"{among('small', FAILS)} worse; off the plateau of λ {among('leaning', LEVEL)} level), "
-        f"and in the valley {among('valley', HOLDS)} statements of the law of finite learning "
+        f"Does the law matter? While noise is small, of {len(small)} comparisons with gaussian "
+        f"draws {beside(small, MARGIN)} (off the plateau of λ {among('leaning', HOLDS)} level); "
+        f"in the valley {among('valley', HOLDS)} statements of the law of finite learning "
         f"rates hold. With three times the noise light tails end lower and heavy ones higher than "
         f"gaussian in {among('large', HOLDS)} comparisons ({among('large', FAILS)} the other way "
         "round). Student-t draws with 3 degrees of freedom or fewer leave cubic gradients without "

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from antipgd.paper.claims import (
+    TRAINING_LOSS,
     Claim,
     Numbers,
     above,
@@ -131,4 +132,4 @@ def unmeasured(
         return None
     losses = np.max([values(records, "train_loss", epoch) for records, epoch in places], axis=0)
     return not_at_minimum(id, statement, reference, f"{tested}; largest training loss by seed; not "
-                          f"at a minimum: {missing}", losses)  # fmt: skip
+                          f"at a minimum: {missing}", losses, TRAINING_LOSS)  # fmt: skip

@@ -1,15 +1,20 @@
 """Descent, noise, descent: what kinds of noise are compared by, at the end, where all are clean."""
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from antipgd.noise.taps import ANTI, Taps
 from antipgd.paper import figures
+from antipgd.paper.claims import FAILS, HOLDS, LEVEL, UNDECIDED, Claim
 from antipgd.paper.results import Results, Values, log_ratio
 from antipgd.paper.settings import REGRESSION, SENSING
 from antipgd.paper.simulation.problems import Setting
 from antipgd.paper.simulation.spec import Run, make_run
+
+APART = "apart"
 
 
 class Place(NamedTuple):
@@ -55,6 +60,23 @@ PLACES = {
     "student": Place("student and teacher", "student_teacher",
                      {"teacher": 2, "n": 60, "test": 500}, 0.1, 0.08, 1_500, 6_000, 5_000),
 }  # fmt: skip
+
+
+def beside(claims: Sequence[Claim], margin: float) -> str:
+    """Of ratios that were claimed to be one: how many are, and on which side the others."""
+    found = Counter(map(side, claims))
+    names = {LEVEL: f"level within {margin:.0%}", "lower": "lower", "higher": "higher",
+             UNDECIDED: UNDECIDED, APART: f"{APART}, with runs that diverged"}  # fmt: skip
+    return ", ".join(
+        f"{found[one]} {name}" for one, name in names.items() if found[one] or one != APART
+    )
+
+
+def side(claim: Claim) -> str:
+    """Of a ratio that was claimed to be one: where it lies."""
+    if claim.verdict != FAILS:
+        return LEVEL if claim.verdict == HOLDS else UNDECIDED
+    return APART if claim.unit else "lower" if claim.value < 1 else "higher"
 
 
 def relative(
