@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from antipgd.paper.fight import shipping
 from antipgd.paper.fight.contestant import built_in, contestant
 from antipgd.paper.fight.fighting import enter
 from antipgd.paper.fight.match import Match
@@ -84,6 +85,31 @@ def test_a_fight_goes_on_from_what_ships(packed_fight: bytes, tmp_path: Path) ->
     made = store.provenance(next(iter(there.records.values())).run)
     assert made == {**there.made, "shipped": "to six digits"}
     assert unpacked(packed("25m", plan, store)) == there
+
+
+def test_a_part_is_called_one_and_is_gone_on_from(tmp_path: Path, monkeypatch, capsys) -> None:
+    plan = enter("25m", only=["regression"], methods=["gd", "sam"], check=False).plan
+    some, *_ = plan.following(in_the_middle)
+    store = open_store(tmp_path / "fight")
+    store.put(_made(some))
+    assert shipping.missing(plan, store) > 0
+    whole, part = (tmp_path / f"fight-25m{ending}.jsonl.xz" for ending in ("", shipping.PART))
+    with pytest.raises(SystemExit, match=r"lacks [\d,]+ bouts.*must have '.part' in its name"):
+        shipping._keep("25m", str(tmp_path / "fight"), str(whole))
+    assert not whole.exists()
+    shipping._keep("25m", str(tmp_path / "fight"), str(part))
+    monkeypatch.setattr(shipping, "files", lambda package: tmp_path)
+    (tmp_path / "records").mkdir()
+    part.rename(tmp_path / "records" / part.name)
+    assert shipped("25m") is None  # judged nowhere
+    shipping._unpack("25m", str(tmp_path / "elsewhere"))
+    assert "1 bouts put into" in capsys.readouterr().out
+    assert open_store(tmp_path / "elsewhere").get(some) is not None
+    monkeypatch.setattr(shipping, "missing", lambda plan, store: 0)
+    with pytest.raises(SystemExit, match="and only then"):
+        shipping._keep("25m", str(tmp_path / "fight"), str(part))
+    shipping._keep("25m", str(tmp_path / "fight"), str(whole))
+    assert whole.exists()
 
 
 def test_the_page_is_filled_between_its_marks_only(packed_fight: bytes) -> None:

@@ -3,7 +3,8 @@
 `python -m antipgd.paper.fight.shipping keep night fight OUT.jsonl.xz` packs the store of the folder
 `fight`; `… unpack night fight` is the way back, to go on from what ships; `… page night
 docs/fight.md` writes figure, paragraphs and tables between the page's marks. One line says which
-command made the records and where; then a line for each bout.
+command made the records and where; then a line for each bout. While bouts are missing the file is a
+part, `fight-night.part.jsonl.xz`: gone on from, and judged nowhere.
 """
 
 import json
@@ -30,6 +31,7 @@ from antipgd.paper.store import Store, together
 MARKS = ("<!-- fight begins -->", "<!-- fight ends -->")
 _MADE = ("antipgd", "code", "python", "numpy", "numba", "torch", "processor", "time")
 _CHOOSING = ("accuracy", "test_loss")
+PART = ".part"
 
 
 class Shipped(NamedTuple):
@@ -113,9 +115,9 @@ def unpacked(content: bytes) -> Shipped:
     return Shipped(outcome.records, outcome.failures, head["command"], head["made"])
 
 
-def shipped(budget: str) -> Shipped | None:
-    """What ships of a budget; None if nothing does."""
-    path = files("antipgd.paper").joinpath("records", f"fight-{budget}.jsonl.xz")
+def shipped(budget: str, ending: str = "") -> Shipped | None:
+    """What ships of a budget, with `PART` of one that is under way; None if nothing does."""
+    path = files("antipgd.paper").joinpath("records", f"fight-{budget}{ending}.jsonl.xz")
     return unpacked(path.read_bytes()) if path.is_file() else None
 
 
@@ -139,20 +141,32 @@ def filled(page: str, budget: str, there: Shipped, found: Sequence[Table], figur
     return f"{before}{MARKS[0]}\n" + "\n\n".join(inside) + f"\n{MARKS[1]}{after}"
 
 
+def missing(plan: Plan, store: Store) -> int:
+    """How many bouts a fight lacks, of those that follow from what is there."""
+    outcome = known(plan, store)
+    return len(outcome.missing(plan.following(settling(outcome.records))))
+
+
 def _keep(budget: str, out: str, target: str) -> None:
-    plan = enter(budget, check=False).plan
-    write(Path(target), packed(budget, plan, open_store(Path(out))))
+    plan, store = enter(budget, check=False).plan, open_store(Path(out))
+    lacking = missing(plan, store)
+    if bool(lacking) != (PART in Path(target).suffixes):
+        raise SystemExit(
+            f"{out} lacks {lacking:,} bouts; {target!r} must have {PART!r} in its name while it "
+            "lacks some, and only then"
+        )
+    write(Path(target), packed(budget, plan, store))
 
 
-def _shipped(budget: str) -> Shipped:
-    there = shipped(budget)
+def _shipped(budget: str, *endings: str) -> Shipped:
+    there = next((one for ending in ("", *endings) if (one := shipped(budget, ending))), None)
     if there is None:
         raise SystemExit(f"no records of the budget {budget!r} ship")
     return there
 
 
 def _unpack(budget: str, out: str) -> None:
-    print(f"{unpack(_shipped(budget), open_store(Path(out)))} bouts put into {out}")
+    print(f"{unpack(_shipped(budget, PART), open_store(Path(out)))} bouts put into {out}")
 
 
 def _page(budget: str, target: str) -> None:
