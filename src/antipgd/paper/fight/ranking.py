@@ -1,4 +1,8 @@
-"""Ranks with intervals: bootstrap over seeds, which all methods share. Knows numbers, not bouts."""
+"""Ranks with intervals: bootstrap over seeds, which all methods share. Knows numbers, not bouts.
+
+Ranks of a fight on fresh seeds leave such intervals more often than one in twenty: how often is
+what `tests/paper/fight/test_rank_intervals.py` simulates.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -204,8 +204,9 @@ def page(
     missing = [f"- not fought: {name}: {why}" for name, why in skipped.items()]
     return "\n\n".join([
         f"# The fight, budget {budget}",
-        "Ranks are 1 for the best; brackets hold 95 % of the ranks when seeds are drawn anew, or "
-        "Student's interval of a mean (test losses: geometric).",
+        "Ranks are 1 for the best; brackets hold 95 % of the ranks when these seeds are resampled, "
+        "which fresh seeds leave more often, or Student's interval of a mean (test losses: "
+        "geometric).",
         f"![Ranks on each problem]({figure})",
         *paragraphs(tables),
         *([f"![What is lost against the scaled trace]({survival})"] if survival else []),
