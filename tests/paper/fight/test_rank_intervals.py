@@ -66,7 +66,7 @@ def test_ranks_of_fresh_seeds_leave_the_intervals_more_often_than_one_in_twenty(
     of = [f"{share} % ({methods} methods, {seeds} seeds)"
           for (methods, seeds), share in fresh.items()]  # fmt: skip
     _says(f"{', '.join(of[:-1])} and {of[-1]}")
-    _says(f"the true ranks {min(true.values())} % and more")
+    _says(f"True ranks lie inside in {min(true.values())} % and more")
     assert list(fresh.values()) == sorted(fresh.values())
     assert 70 < fresh[6, 3] < 85
     assert 90 < fresh[17, 30] <= 96
@@ -84,8 +84,7 @@ def test_mean_ranks_leave_theirs_too():
     found = {spread: _over_problems(spread) for spread in (0.0, 0.15, 0.3, 1.0)}
     print("mean ranks, fresh and true, by spread:", found)
     fresh, true = zip(*found.values(), strict=True)
-    _says(
-        f"of mean ranks over problems {min(fresh)} to {max(fresh)} % (true ones {min(true)} % and"
-    )
+    _says(f"Of mean ranks over problems {min(fresh)} to {max(fresh)} % are inside")
+    _says(f"of true ones {min(true)} % and more")
     assert 70 < min(fresh) < max(fresh) < 93
     assert min(true) > 80
