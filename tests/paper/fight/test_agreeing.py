@@ -56,6 +56,18 @@ def test_a_method_that_diverged_is_counted_apart():
     assert (found.scores, found.diverged) == (1, 1)
 
 
+def test_a_method_that_diverged_in_every_seed_is_last_in_both():
+    lost = np.full(20, -math.inf)
+    small, large = (
+        [_table({"gd": lost[:n], "pgd": SPREAD[:n], "label_noise": 1 + SPREAD[:n]})]
+        for n in (3, 20)
+    )
+    found = compare(small, large)
+    assert (found.diverged, found.ranks_apart) == (1, ())
+    last = small[0].by_name()["gd"].ranks[GRADIENTS]
+    assert (last.low, last.rank, last.high) == (3, 3, 3)
+
+
 def test_only_what_both_have_is_compared(monkeypatch):
     found = compare([_table({"gd": SPREAD})], [_table({"pgd": SPREAD})])
     assert (found.scores, found.ranks) == (0, 0)

@@ -1,6 +1,7 @@
 """Equal budgets, and who is judged where."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from antipgd.paper.record import Record
 
 ALL = {name: contestant(name, text) for name, text in built_in().items()}
 GENERAL = {name: one for name, one in ALL.items() if not one.only}
+PAGE = Path(__file__).parents[3] / "docs" / "fight.md"
 CARD = Card("regression", 4, 3)
 
 
@@ -88,6 +90,19 @@ def test_others_have_the_rate_of_their_base_and_the_value_that_was_best() -> Non
     assert (judged["sam"].value, judged["sam"].lr) == (0.01, 0.5 * lr)
     assert (judged["anti_pgd"].value, judged["anti_pgd"].lr) == (0.2, 2.0 * lr)
     assert set(judged) == {"sam", "anti_pgd"}  # bases are tuned for them, not judged
+
+
+def test_at_equal_steps_the_value_is_that_of_half_the_steps_and_the_page_says_so() -> None:
+    best = {"sgd": 0.5, "sam": 0.01}
+    records = _records(_plan(("sam",)), lambda m: 1.0 + abs(m.value - best[m.method]))
+    of_sam = [record.run for record in records.values() if record.run.method == "sam"]
+    tuned = {run.steps for run in of_sam if run.held_out == VALIDATION}
+    judged = {(run.steps, run.value) for run in of_sam if run.held_out != VALIDATION}
+    steps = sizes("regression").steps
+    assert tuned == {steps // 2}
+    assert judged == {(steps // 2, 0.01), (steps, 0.01)}
+    text = " ".join(PAGE.read_text("utf-8").split())
+    assert "At equal steps these have the value that was tuned at half of those steps" in text
 
 
 def test_a_value_that_diverges_once_is_not_chosen_and_an_end_of_the_grid_is_said() -> None:

@@ -91,18 +91,6 @@ def score_text(kind: str, samples: Array) -> str:
     return points if math.isnan(low) else f"{points} [{100 * low:.2f}, {100 * high:.2f}]"
 
 
-def difference(kind: str, one: Array, other: Array) -> tuple[float, float, float]:
-    """Mean of the paired differences and its interval: points of accuracy, or the ratio of test
-    losses, below 1 where `one` is better."""
-    if np.isinf(one).any() or np.isinf(other).any():
-        return math.nan, math.nan, math.nan
-    found = Estimate.of(one - other)
-    low, high = found.interval()
-    if kind == LOSS:
-        return math.exp(-found.mean), math.exp(-high), math.exp(-low)
-    return 100 * found.mean, 100 * low, 100 * high
-
-
 def _measured(records: Iterable[Record]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for record in records:

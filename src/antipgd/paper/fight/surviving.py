@@ -1,9 +1,11 @@
 """What flatness is bought for, in a table, a figure's panels and a paragraph, all generated.
 
 Asks of each problem two things: who loses least to rounding, noise and a second task, and whether
-flatter minima lose less. Damage is in points of accuracy or in nats of the held-out loss. Rank
-correlations are over the methods that are there; their intervals resample methods and seeds: a few
-methods may be flat and robust together by chance, however many seeds tell so.
+flatter minima lose less. The first is asked of methods whose score is not worse than that of the
+best: who learned nothing has nothing to lose. Damage is in points of accuracy or in nats of the
+held-out loss. Rank correlations are over the methods that are there; their intervals resample
+methods and seeds: a few methods may be flat and robust together by chance, however many seeds tell
+so.
 """
 
 import math
@@ -13,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from antipgd.estimate import Estimate
+from antipgd.paper.claims import FAILS
+from antipgd.paper.fight.comparing import compared
 from antipgd.paper.fight.problem import ACCURACY
 from antipgd.paper.fight.ranking import RESAMPLED, Array, ranked, ranks
 from antipgd.paper.figures import Panel, Series
@@ -42,7 +46,9 @@ JUDGED = {
     "first_after_second": "training on a second task",
 }
 """Where damage is large enough to be compared: fixed before anything was run."""
-FEWEST = 4  # methods of which a rank correlation says anything
+FEWEST = 6
+"""Methods of which a rank correlation says anything: of five whose traces and damages have nothing
+to do with each other, more than a tenth of the intervals leave 0 out, of six fewer than 5 %."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,20 @@ class Survivors:
         before, after = self.samples("score"), self.samples(column)
         lost = {name: before[name] - after[name] for name in after if name in before}
         return {name: 100 * d if self.kind == ACCURACY else -d for name, d in lost.items()}
+
+    def goodness(self) -> dict[str, Array]:
+        """The score of each seed, the more the better: of losses minus the logarithm."""
+        scores = self.samples("score")
+        return {n: s if self.kind == ACCURACY else -np.log(s) for n, s in scores.items()}
+
+    def beaten(self) -> list[str]:
+        """Methods whose score is worse than the best one's, seed by seed: not level with it, and
+        not undecided."""
+        good = self.goodness()
+        if not good:
+            return []
+        best = max(good.values(), key=np.mean)
+        return [n for n, own in good.items() if compared(self.kind, own, best).verdict == FAILS]
 
     @property
     def unit(self) -> str:
@@ -152,9 +172,14 @@ def markdown(survivors: Survivors) -> str:
     return f"**{survivors.title}**: {unit}; mean over seeds [95 %].\n\n{table}\n"
 
 
-def _least(survivors: Survivors, column: str) -> str:
-    """Who loses least, and who cannot be told from them."""
-    lost = survivors.damage(column)
+def _score(survivors: Survivors, name: str) -> str:
+    """As trained, with its interval."""
+    scale, unit = (100.0, "%") if survivors.kind == ACCURACY else (1.0, "nats")
+    return f"{_number(survivors.samples('score')[name], scale)} {unit}"
+
+
+def _least(survivors: Survivors, lost: Mapping[str, Array]) -> str:
+    """Who of these loses least, with its score, and who cannot be told from it."""
     names, table = list(lost), np.stack([*lost.values()])
     places = ranked(-table)
     best = min(range(len(names)), key=lambda i: places[i].rank)
@@ -162,25 +187,43 @@ def _least(survivors: Survivors, column: str) -> str:
         name for i, name in enumerate(names) if i != best and places[i].low <= places[best].high
     ]
     beside = f"; not to be told from it: {', '.join(near)}" if near else ""
-    return f"{names[best]} ({_number(lost[names[best]])} {survivors.unit}{beside})"
+    said = "loses least" if len(names) > 1 else "is compared with nobody"
+    damage, score = _number(lost[names[best]]), _score(survivors, names[best])
+    return f"{names[best]} ({damage} {survivors.unit} of {score}{beside}) {said}"
+
+
+Found = Mapping[str, Correlation | None]
+
+
+def _answers(survivors: Survivors, beaten: Sequence[str], found: Found) -> Iterator[str]:
+    """A sentence for each treatment that was measured."""
+    for column, words in JUDGED.items():
+        damage = survivors.damage(column)
+        lost = {name: values for name, values in damage.items() if name not in beaten}
+        least = _least(survivors, lost) if lost else "nobody is compared"
+        flat = found[column]
+        if damage:
+            yield f"To {words} {least}{'' if flat is None else f'; {flat.verdict}, {flat}'}."
+
+
+def _rules(beaten: Sequence[str], found: Found) -> str:
+    """What the sentences are by, and of whom."""
+    if any(found.values()):
+        by = "verdicts by the rank correlation of scaled trace and damage"
+    else:
+        by = "too few methods have a trace to speak of flatness"
+    left = f"; not asked who loses least, for their scores are worse: {', '.join(beaten)}"
+    return by + (left if beaten else "")
 
 
 def paragraph(survivors: Survivors) -> str:
     """Who wins, and whether it is by flatness."""
-    said = []
-    for column, words in JUDGED.items():
-        if not survivors.damage(column):
-            continue
-        found = flat_against(survivors, column)
-        how = "too few methods have a trace" if found is None else f"{found.verdict}, {found}"
-        said.append(f"To {words} {_least(survivors, column)} loses least; {how}.")
-    count, seeds = (
-        len(survivors.samples("score")),
-        max((len(v) for v in survivors.samples("score").values()), default=0),
-    )
+    scores, beaten = survivors.samples("score"), survivors.beaten()
+    found = {column: flat_against(survivors, column) for column in JUDGED}
+    said = " ".join(_answers(survivors, beaten, found)) or "nothing was measured."
+    seeds = max(map(len, scores.values()), default=0)
     return (
-        f"{survivors.title} ({count} methods, {seeds} seeds; verdicts by the rank correlation "
-        f"of scaled trace and damage): {' '.join(said) or 'nothing was measured.'}"
+        f"{survivors.title} ({len(scores)} methods, {seeds} seeds; {_rules(beaten, found)}): {said}"
     )
 
 

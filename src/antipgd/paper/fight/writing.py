@@ -3,17 +3,20 @@
 Everything is made from the standings; nothing here has a favourite.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
+from antipgd.paper.claims import Claim
+from antipgd.paper.coverage import together
+from antipgd.paper.fight.comparing import compared, verdict
 from antipgd.paper.fight.contestant import RATE
 from antipgd.paper.fight.planning import GRADIENTS, RANKINGS, STEPS
 from antipgd.paper.fight.problem import LOSS
 from antipgd.paper.fight.problems import sizes
-from antipgd.paper.fight.standings import Standing, Table, difference, overall, survivors
+from antipgd.paper.fight.ranking import Array
+from antipgd.paper.fight.standings import Standing, Table, overall, survivors
 from antipgd.paper.fight.surviving import markdown, paragraph
 
 PAIRS = (
@@ -84,37 +87,66 @@ def who_wins(tables: Sequence[Table], ranking: str) -> str:
     return f"**Who wins, at {ranking}?** {'. '.join(told)}.{whole}"
 
 
-def _compared(table: Table, pair: tuple[str, str]) -> str | None:
+def _samples(table: Table, pair: tuple[str, str]) -> tuple[Array, Array] | None:
+    """Goodness by seed at equal gradients; None where one of the two is not there."""
     by = table.by_name()
     if not {*pair} <= by.keys():
         return None
-    samples = [by[name].samples[GRADIENTS] for name in pair]
-    if lost := int(np.isinf(samples).any(axis=0).sum()):
-        return f"{table.card.problem} diverged in {lost} of {table.card.seeds} seeds"
-    mean, low, high = difference(table.kind, *samples)
-    if math.isnan(low):
-        return None
-    unit, level = ("×", 1.0) if table.kind == LOSS else (" points", 0.0)
-    sign = "+" if table.kind != LOSS else ""
-    if low <= level <= high:
-        verdict = "undecided"
-    else:
-        verdict = "better" if (mean < level) == (table.kind == LOSS) else "worse"
-    interval = f"[{low:{sign}.2g}, {high:{sign}.2g}]"
-    return f"{table.card.problem} {verdict} ({mean:{sign}.2g}{unit} {interval}, {_seeds(table)})"
+    one, other = (by[name].samples[GRADIENTS] for name in pair)
+    return one, other
+
+
+def _named(table: Table, pair: tuple[str, str]) -> str:
+    return f"{pair[0]} against {pair[1]} on {table.card.problem}"
+
+
+def _lost(samples: tuple[Array, Array]) -> int:
+    """Seeds in which one of the two diverged."""
+    return int(np.isinf(samples).any(axis=0).sum())
+
+
+def comparisons(tables: Sequence[Table]) -> dict[str, Claim]:
+    """All pairs on all problems, judged together by Holm's step-down. Not compared is who diverged,
+    and who has one seed only."""
+    found = []
+    for pair in PAIRS:
+        for table in tables:
+            samples = _samples(table, pair)
+            if samples and not _lost(samples) and table.card.seeds > 1:
+                found.append(compared(table.kind, *samples, _named(table, pair)))
+    return {claim.id: claim for claim in together(found)}
+
+
+def _told(table: Table, pair: tuple[str, str], judged: Mapping[str, Claim]) -> str | None:
+    """A comparison in words; None where there is nothing to be compared."""
+    samples, claim = _samples(table, pair), judged.get(_named(table, pair))
+    if claim is None:
+        lost = _lost(samples) if samples else 0
+        said = f"{table.card.problem} diverged in {lost} of {table.card.seeds} seeds"
+        return said if lost else None
+    unit, sign = ("×", "") if table.kind == LOSS else (" points", "+")
+    interval = f"[{claim.low:{sign}.2g}, {claim.high:{sign}.2g}]"
+    return (
+        f"{table.card.problem} {verdict(claim)} "
+        f"({claim.value:{sign}.2g}{unit} {interval}, {_seeds(table)})"
+    )
 
 
 def who_beats_whom(tables: Sequence[Table]) -> str:
-    """A paragraph: paired comparisons."""
+    """A paragraph: paired comparisons; empty if there are none."""
     titles = {one.method.name: one.method.title for table in tables for one in table.standings}
-    told = []
+    judged, told = comparisons(tables), []
     for pair in PAIRS:
-        found = [text for table in tables if (text := _compared(table, pair)) is not None]
+        found = [text for table in tables if (text := _told(table, pair, judged)) is not None]
         if found:
             told.append(f"{titles[pair[0]]} against {titles[pair[1]]}: {'; '.join(found)}")
+    if not told:
+        return ""
     return (
         "**Does anticorrelated noise help, and is it what helps?** Seed by seed, at equal "
-        f"gradients; ratios of test losses or points of accuracy. {'. '.join(told)}."
+        "gradients; ratios of test losses or points of accuracy, with plain intervals. An interval "
+        "within 5 % or 1 point is level; verdicts are by Holm's step-down over all comparisons "
+        f"here ({len(judged)}). {'. '.join(told)}."
     )
 
 
@@ -204,8 +236,9 @@ def page(
     missing = [f"- not fought: {name}: {why}" for name, why in skipped.items()]
     return "\n\n".join([
         f"# The fight, budget {budget}",
-        "Ranks are 1 for the best; brackets hold 95 % of the ranks when seeds are drawn anew, or "
-        "Student's interval of a mean (test losses: geometric).",
+        "Ranks are 1 for the best; brackets hold 95 % of the ranks when these seeds are resampled, "
+        "which fresh seeds leave more often, or Student's interval of a mean (test losses: "
+        "geometric).",
         f"![Ranks on each problem]({figure})",
         *paragraphs(tables),
         *([f"![What is lost against the scaled trace]({survival})"] if survival else []),
