@@ -304,7 +304,9 @@ class InPasses(Noise):
                 member.sigmas = [sigma, *member.sigmas][: len(self.taps) - 1]
         self.step_count += 1
         self.counting.advance(self.together, elements_by_sigma(members, sigmas))
-        self._passes.seen = False
+        passes = self._passes
+        self._listening.counted(self.step_count, any(sigmas), passes.seen, passes.evaluated)
+        passes.seen = passes.evaluated = False
         self._set_draws()
 
     # What users call
