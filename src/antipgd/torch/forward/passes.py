@@ -336,8 +336,8 @@ class Passes:
         return self._formed(seat, z)
 
     def _read_clean(self, seat: Seat, z: Tensor) -> Tensor:
-        """z, rightly: its gradient need not come through w."""
-        if self.audit is not None:
+        """z, rightly: its gradient, if there will be one, need not come through w."""
+        if self.audit is not None and torch.is_grad_enabled():
             self.audit.excuse(seat.name)
         return z
 
