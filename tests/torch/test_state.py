@@ -724,3 +724,84 @@ def test_a_schedule_that_a_checkpoint_had_is_asked_for(form, load_first):
                 optimizer.load_state_dict(state)
         assert noise.step_count == 6
         noise.stop()
+
+
+# σ that follows a learning rate
+
+
+def to_one(optimizer):
+    """A learning rate that begins low, and rises to 0.08 within ten steps."""
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.08, total_steps=30)
+
+
+def cyclic(optimizer):
+    return torch.optim.lr_scheduler.CyclicLR(
+        optimizer, 0.08 / 50, 0.08, step_size_up=10, cycle_momentum=False
+    )
+
+
+def linear(optimizer):
+    return torch.optim.lr_scheduler.LinearLR(optimizer, 0.02, total_iters=10)
+
+
+def go_along(scheduler, model, optimizer, noise):
+    """Twenty steps, and σ of each."""
+    found = []
+    for _ in range(20):
+        found.append(max(noise.sigmas()))
+        train(model, optimizer, 1)
+        scheduler.step()
+    return found
+
+
+FORMS = {
+    "weights": lambda model, optimizer, **options: attach(optimizer, **options),
+    "forward": perturb,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("schedule", "noise_first"), [(to_one, False), (cyclic, True), (linear, True), (linear, False)]
+)
+def test_sigma_that_follows_a_warm_up_is_at_most_what_was_given(form, schedule, noise_first):
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.08)
+    scheduler = None if noise_first else schedule(optimizer)
+    noise = FORMS[form](model, optimizer, sigma=0.1, seed=SEED, schedule="lr")
+    scheduler = scheduler or schedule(optimizer)
+    found = go_along(scheduler, model, optimizer, noise)
+    assert found[0] < 0.01
+    assert max(found) == pytest.approx(0.1, rel=0.05)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("schedule", [cyclic, to_one])
+def test_sigma_that_has_grown_with_the_learning_rate_is_said_once(form, schedule):
+    """The scheduler is made on the wrong side of the noise."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.08 / 25)
+    scheduler = schedule(optimizer) if schedule is cyclic else None
+    noise = FORMS[form](model, optimizer, sigma=0.001, seed=SEED, schedule="lr")
+    scheduler = scheduler or schedule(optimizer)
+    with pytest.warns(UserWarning, match="schedule='lr': sigma is now .* times what") as said:
+        go_along(scheduler, model, optimizer, noise)
+    assert len(said) == 1
+    assert "the learning rate began at 0.00" in str(said[0].message)
+    assert noise.step_count == 20
+
+
+def test_a_state_goes_on_with_the_learning_rate_that_it_was_relative_to():
+    """Also where OneCycleLR was not looked at yet."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.08)
+    to_one(optimizer)
+    noise = attach(optimizer, sigma=0.001, seed=SEED, schedule="lr")
+    assert {member.first_lr for member in noise.members} == {0.08}
+    state = copy.deepcopy(optimizer.state_dict())
+    older = json.loads(state["param_groups"][0]["antipgd"])
+    older["first_lrs"] = [0.0032] * len(older["first_lrs"])
+    state["param_groups"][0]["antipgd"] = json.dumps(older)
+    optimizer.load_state_dict(state)
+    assert {member.first_lr for member in noise.members} == {0.0032}
+    assert max(noise.sigmas()) == pytest.approx(0.001)

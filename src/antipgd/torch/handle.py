@@ -31,8 +31,11 @@ from antipgd.torch.parting import Parting
 from antipgd.torch.parts import agree
 from antipgd.torch.record import Record, facts_of
 from antipgd.torch.settings import Settings
-from antipgd.torch.sigma import by_group, next_sigmas
+from antipgd.torch.sigma import by_group, highest_rate, next_sigmas
 from antipgd.torch.together import Together
+
+MOST_RISE = 2
+"""What schedule="lr" may multiply σ by without a word."""
 
 log = logging.getLogger("antipgd")
 live: "weakref.WeakSet[Noise]" = weakref.WeakSet()
@@ -69,6 +72,7 @@ class Noise:
         self._parting = Parting(alone=True)
         self._pending: list[Record] = []
         self._has_asked = False
+        self._has_risen = False
         self._removers: list[Callable[[], None]] = []
 
     @property
@@ -284,9 +288,24 @@ class Noise:
         """σ of the next draw of each, 0 where it is another layer's turn."""
         step = self.step_count + 1
         found = self._sigmas_at(step, members)
+        if self._schedule == "lr" and not self._has_risen:
+            self._check_rise(members)
         if self.drawing.layers == "all":
             return found
         return in_turn(members, found, self.drawing.number(step))
+
+    def _check_rise(self, members: Sequence[Member]) -> None:
+        """Say, once, that σ has grown far beyond what was given, with the learning rate."""
+        times, first, now = highest_rate(members, self.together)
+        if times > MOST_RISE:
+            self._has_risen = True
+            warnings.warn(
+                f"schedule='lr': sigma is now {times:.3g} times what was given, because the "
+                f"learning rate began at {first:.3g} and is {now:.3g}. Make OneCycleLR before the "
+                f"noise, which is relative to its max_lr then; make the noise before what else "
+                f"lowers the rate at first (CyclicLR, a warm-up by hand)",
+                stacklevel=4,
+            )
 
     def _progress(self) -> dict[str, Any]:
         """What ranks that take the same steps have alike."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -176,6 +177,17 @@ def rms(parameter: Tensor) -> float:
     return float(f"{norm / math.sqrt(parameter.numel()):.4g}")
 
 
+def _first_rate(group: Mapping[str, Any]) -> float | None:
+    """The learning rate that schedule="lr" is relative to: the one that a scheduler began with.
+
+    OneCycleLR begins with a small part of the largest, which it notes.
+    """
+    rate = group.get("initial_lr", group.get("lr"))
+    if rate is not None and {"initial_lr", "max_lr", "min_lr"} <= group.keys():
+        rate = group["max_lr"]
+    return None if rate is None else float(rate)
+
+
 def find_members(
     optimizer: Grouped,
     names: Mapping[int, str],
@@ -190,7 +202,7 @@ def find_members(
     members: list[Member] = []
     position = 0
     for index, group in enumerate(optimizer.param_groups):
-        rate = group.get("initial_lr", group.get("lr"))
+        rate = _first_rate(group)
         for place, parameter in enumerate(group["params"]):
             name = names[id(parameter)]
             if not is_excluded(rules, name, parameter):
@@ -199,7 +211,7 @@ def find_members(
                 members.append(
                     Member(
                         parameter, name, str(position), index, place, name,
-                        None if rate is None else float(rate), 1.0, [0.0] * (len(taps) - 1),
+                        rate, 1.0, [0.0] * (len(taps) - 1),
                     )
                 )  # fmt: skip
             position += 1
@@ -223,7 +235,7 @@ def with_frozen(
     check_rules(rules, list(named), "frozen")
     known = {id(member.parameter): member for member in members}
     group = optimizer.param_groups[0]
-    rate = group.get("initial_lr", group.get("lr"))
+    rate = _first_rate(group)
     more: list[Member] = []
     for name, parameter in named.items():
         if not is_excluded(rules, name, parameter):
@@ -233,10 +245,9 @@ def with_frozen(
             known[id(parameter)].even_frozen = True
         else:
             place = len(group["params"]) + len(more)
-            first_lr = None if rate is None else float(rate)
             more.append(
                 Member(
-                    parameter, name, name, 0, place, name, first_lr, 1.0,
+                    parameter, name, name, 0, place, name, rate, 1.0,
                     [0.0] * (len(taps) - 1), even_frozen=True,
                 )
             )  # fmt: skip

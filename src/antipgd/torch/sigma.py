@@ -81,6 +81,17 @@ class _GroupSigmas(dict[tuple[int, float | None, bool], float]):
         return self[key]
 
 
+def highest_rate(members: Sequence[Member], optimizers: Together) -> tuple[float, float, float]:
+    """The largest learning rate relative to its first value among who takes noise, and both."""
+    kinds = {(m.group, m.first_lr) for m in members if not m.frozen}
+    groups = optimizers.param_groups
+    found = [
+        (_relative_rate(first, groups[index]), first or 0.0, float(groups[index]["lr"]))
+        for index, first in kinds
+    ]
+    return max(found, default=(0.0, 0.0, 0.0))
+
+
 def _relative_rate(first_lr: float | None, group: Mapping[str, Any]) -> float:
     """The learning rate relative to its first value, which schedule="lr" follows.
 
