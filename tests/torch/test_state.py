@@ -755,7 +755,7 @@ def go_along(scheduler, model, optimizer, noise):
 
 
 FORMS = {
-    "weights": lambda model, optimizer, **options: attach(optimizer, **options),
+    "weights": lambda model, optimizer, **options: attach(optimizer, model=model, **options),
     "forward": perturb,
 }
 
@@ -805,3 +805,68 @@ def test_a_state_goes_on_with_the_learning_rate_that_it_was_relative_to():
     optimizer.load_state_dict(state)
     assert {member.first_lr for member in noise.members} == {0.0032}
     assert max(noise.sigmas()) == pytest.approx(0.001)
+
+
+# BatchNorms that do not train
+
+
+class Kept(torch.nn.Module):
+    """A fine-tuned network whose first norm is frozen, as recipes for detection have it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.frozen, self.body = torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        for norm in (self.frozen, self.norm):
+            norm.running_mean.fill_(3.0), norm.running_var.fill_(5.0)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.frozen.eval()
+        return self
+
+    def forward(self, x):
+        return self.norm(self.body(self.frozen(x)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("mode", [True, False])
+def test_batch_norms_that_do_not_train_keep_their_statistics(form, mode):
+    model = Kept()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)
+    noise = FORMS[form](model, optimizer, sigma=0.01, seed=SEED)
+    model.train(mode)
+    modes = [module.training for module in model.modules()]
+    x, _ = batch(torch.float32)
+    with noise.recalibrate([x]):
+        assert [module.training for module in model.modules()] == modes
+        assert set(model.frozen.running_mean.tolist()) == {3.0}
+        assert set(model.frozen.running_var.tolist()) == {5.0}
+        expected = model.body((x - 3) / (5 + model.frozen.eps) ** 0.5).mean(0)
+        torch.testing.assert_close(model.norm.running_mean, expected)
+    assert set(model.norm.running_mean.tolist()) == {3.0}
+
+
+@pytest.mark.parametrize("batches", [[], iter([])])
+def test_statistics_of_no_batch_are_refused(batches):
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8))
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)
+    noise = perturb(model, optimizer, sigma=0.01, seed=SEED)
+    model[1].running_mean.fill_(3.0)
+    refused = f"at least one batch; got none from {type(batches).__name__}"
+    with pytest.raises(ValueError, match=refused), noise.recalibrate(batches):
+        raise AssertionError
+    assert set(model[1].running_mean.tolist()) == {3.0}
+    assert model[1].momentum == 0.1
+    x, _ = batch(torch.float32)
+    model(x)  # noise is on again
+    with noise.recalibrate([x]):
+        pass
+
+
+def test_without_batch_norms_no_batch_is_asked_for():
+    model = make_model()
+    noise = perturb(model, torch.optim.SGD(model.named_parameters(), lr=0.05), sigma=0.01)
+    with noise.recalibrate([]):
+        pass
