@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from antipgd.noise import Cosine, Window, draws
+from antipgd.noise import Cosine, Plateau, Window, draws
 from antipgd.torch import AntiPGD, attach, clean_state_dict, norms, perturb
 from antipgd.torch.record import BY_PARAMETER
 from training import SEED, batch, flat, make_model, train
@@ -870,3 +870,63 @@ def test_without_batch_norms_no_batch_is_asked_for():
     noise = perturb(model, torch.optim.SGD(model.named_parameters(), lr=0.05), sigma=0.01)
     with noise.recalibrate([]):
         pass
+
+
+# States without noise: folds that begin where the first one did
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("settings", [{"schedule": Window(1, 3)}, {"hold": 2}, {"layers": "one"}])
+def test_every_fold_has_the_noise_of_the_first(form, settings, caplog):
+    model = make_model()
+    optimizer = torch.optim.Adam(model.named_parameters(), lr=0.05, weight_decay=0)
+    start = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    noise = FORMS[form](model, optimizer, sigma=0.1, seed=SEED, **settings)
+    found = []
+    for _ in range(3):
+        model.load_state_dict(start[0])
+        optimizer.load_state_dict(start[1])
+        assert "and the noise begins at step 0" in caplog.text
+        assert (noise.step_count, float(noise.clock)) == (0, 0)
+        w = []
+        for _ in range(5):
+            train(model, optimizer, 1)
+            w.append(flat(model))
+        found.append([*w, float(noise.clock), noise.step_count])
+    for again in found[1:]:
+        assert all(map(np.array_equal, again, found[0]))
+    assert found[0][-1] == 5
+    assert found[0][-2] > 0
+
+
+def test_every_fold_waits_for_its_own_plateau():
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)
+    start = copy.deepcopy(optimizer.state_dict())
+    noise = perturb(model, optimizer, sigma=0.1, schedule=Plateau(patience=1))
+    for fold in range(2):
+        if fold:
+            optimizer.load_state_dict(start)
+        assert noise.metrics()["noise/sigma"] == 0
+        train(model, optimizer, 2)
+        assert [noise.report(1.0), noise.report(1.0)] == [False, True]
+        assert noise.metrics()["noise/sigma"] == 0.1
+
+
+def test_every_fold_of_several_optimizers():
+    model = make_model()
+    parts = [[*model[0].parameters()], [*model[2:].parameters()]]
+    each = [torch.optim.SGD(part, lr=0.05) for part in parts]
+    start = copy.deepcopy([one.state_dict() for one in each])
+    noise = perturb(model, each, sigma=0.1, schedule=Window(0, 3))
+    for _ in range(2):
+        for one, state in zip(each, start, strict=True):
+            one.load_state_dict(state)
+        assert noise.step_count == 0
+        for _ in range(4):
+            train(model, each[0], 1)
+            each[1].step()
+        assert noise.step_count == 4
+    each[0].load_state_dict(start[0])
+    with pytest.warns(UserWarning, match="1 of 2 optimizers were loaded; .* from step 0"):
+        train(model, each[0], 1)

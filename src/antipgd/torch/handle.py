@@ -279,8 +279,19 @@ class Noise:
         if self._pending:
             self.adopt(self._pending, self.together.span(optimizer).start)
         else:
-            log.warning("the checkpoint has no noise in it: its weights are taken to be clean")
-            self.reset()
+            log.warning(
+                "the checkpoint has no noise in it: its weights are taken to be clean, and the "
+                "noise begins at step 0"
+            )
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Count from 0, with a schedule that was told nothing; of several optimizers, too."""
+        self.step_count, self.counting.parts = 0, {}
+        if isinstance(self._schedule, Plateau):
+            self._schedule = replace(self._schedule, state=Plateau().state)
+        self._parting.resumed()
+        self.reset()
 
     # Every step
 
