@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 
+from antipgd.noise import Linear, Window
 from antipgd.torch import AntiPGD, attach, perturb
 from antipgd.torch.clock import Clock
 from antipgd.torch.kinds import KINDS
@@ -381,3 +382,70 @@ def test_tensors_without_elements_count_nothing():
     empty.grad = torch.zeros(0, 3)
     optimizer.step()
     assert (noise.step_count, noise.clock) == (1, 0)
+
+
+# What a held draw counts, and what is shown of it
+
+
+@pytest.mark.parametrize("form", ["weights", "forward"])
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        (Window(0, 5), [1, 1, 1, 1, 1, 1, 0, 0, 0]),
+        (Window(2, 7), [0, 0, 0, 1, 1, 1, 1, 1, 1]),
+        (Linear(0, 10), [0.9, 0.9, 0.9, 0.6, 0.6, 0.6, 0.3, 0.3, 0.3]),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:hold=3 with Window:UserWarning")
+def test_a_held_draw_counts_with_the_sigma_that_it_came_with(form, schedule, factors):
+    model = torch.nn.Linear(4, 3).double()
+    optimizer = optim.SGD(model.parameters(), 0.1)
+    kind = attach if form == "weights" else lambda o, **options: perturb(model, o, **options)
+    noise = kind(optimizer, sigma=0.2, seed=1, hold=3, schedule=schedule)
+    expected = 0.0
+    for step, factor in enumerate(factors):
+        assert noise.metrics()["noise/sigma"] == pytest.approx(0.2 * factor)
+        go(model, [optimizer], 1)
+        expected += 0.1 * (0.2 * factor) ** 2
+        assert noise.clock == pytest.approx(expected, rel=1e-12)
+        assert bool(noise.injected(model.weight).any()) == (factor > 0)
+        if step == 4:  # while one is held
+            before = noise.clock
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            assert noise.clock == before
+
+
+@pytest.mark.parametrize("form", ["weights", "forward"])
+def test_clean_weights_count_nothing_until_the_next_draw(form):
+    model = torch.nn.Linear(4, 3).double()
+    optimizer = optim.SGD(model.parameters(), 0.1)
+    kind = attach if form == "weights" else lambda o, **options: perturb(model, o, **options)
+    noise = kind(optimizer, sigma=0.2, seed=1, hold=3)
+    go(model, [optimizer], 1)
+    noise.reset()
+    before = noise.clock
+    go(model, [optimizer], 2)
+    assert (noise.clock, noise.metrics()["noise/sigma"]) == (before, 0.2)
+    go(model, [optimizer], 1)
+    assert noise.clock > before
+
+
+@pytest.mark.parametrize(
+    ("window", "hold", "words"),
+    [
+        (Window(0, 50), 20, r"acts at steps 0 < n <= 60; give start and stop that are mul"),
+        (Window(2, 7), 3, r"acts at steps 3 < n <= 9; "),
+        (Window(2), 3, r"acts at steps 3 < n; "),
+        (Window(1, 2), 5, r"the noise never acts; "),
+    ],
+    ids=str,
+)
+def test_a_window_that_ends_while_a_draw_is_held(window, hold, words):
+    with pytest.warns(UserWarning, match=rf"hold={hold} with Window.*{words}"):
+        attach(optim.SGD([weight()], 0.1), sigma=0.1, hold=hold, schedule=window)
+
+
+@pytest.mark.parametrize("window", [Window(0, 50), Window(10), Window(20, 30)], ids=str)
+def test_a_window_of_whole_draws(window):
+    attach(optim.SGD([weight()], 0.1), sigma=0.1, hold=10, schedule=window)

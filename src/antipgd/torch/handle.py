@@ -21,7 +21,7 @@ from antipgd.noise import STREAM_VERSION, Plateau
 from antipgd.noise.injection import check_sigma
 from antipgd.noise.taps import telescopes
 from antipgd.torch import matching, saved
-from antipgd.torch.advice import described
+from antipgd.torch.advice import advise_on_hold, described
 from antipgd.torch.clock import Clock, Counting
 from antipgd.torch.detached import DetachedNoise
 from antipgd.torch.layers import in_turn
@@ -156,6 +156,10 @@ class Noise:
 
     def check_sigmas(self, sigmas: Sequence[float]) -> None:
         """Refuse σ that the weights cannot take."""
+
+    def advise_on_hold(self) -> None:
+        """Warn of a schedule that begins or ends while a draw is held."""
+        advise_on_hold(self._schedule, self.drawing.hold)
 
     def foresee(self, sigmas: Sequence[float]) -> None:
         """Warn of what these σ will lead to. Every rank takes part."""
@@ -418,16 +422,25 @@ class Noise:
             )
         return self._schedule.report(loss, self.step_count)
 
+    def _acting(self, members: Sequence[Member], planned: list[float]) -> list[float]:
+        """σ of the draws that the next step leads to: those planned, or those that are held."""
+        if len(self.taps) < 2 or self.step_count % self.drawing.hold == 0:
+            return planned
+        return [member.sigmas[0] for member in members]
+
     def _scheduled_sigma(self) -> float:
-        """The largest of the groups' σ at the next draw, before `relative` scales it."""
+        """The largest of the groups' σ after the next step, before `relative` scales it."""
+        if len(self.taps) > 1 and self.step_count % self.drawing.hold:
+            held = [m.sigmas[0] / m.scale for m in self.members if m.scale > 0]
+            return max(held, default=0.0)
         kinds = {(m.group, m.first_lr, m.even_frozen) for m in self.members}
         step = self.step_count + 1
         found = by_group([*kinds], self.together, self._sigma, self._schedule, step)
         return max(found, default=0.0)
 
     def metrics(self) -> dict[str, float]:
-        """What to log at every step: σ of the next draw, as the schedule has it, the steps counted,
-        the clock, tensors that take noise."""
+        """What to log at every step: σ of the next draw, as the schedule has it, or of the one that
+        is held; the steps counted, the clock, tensors that take noise."""
         return {
             "noise/sigma": self._scheduled_sigma(),
             "noise/step": float(self.step_count),

@@ -298,9 +298,10 @@ class InPasses(Noise):
 
     def _advance(self) -> None:
         """n ← n + 1, and a new draw where the last one was held long enough."""
-        members, sigmas = self.members, self._planned
+        members, planned = self.members, self._planned
+        sigmas = self._acting(members, planned)
         if self.step_count % self.drawing.hold == 0:
-            for member, sigma in zip(members, sigmas, strict=True):
+            for member, sigma in zip(members, planned, strict=True):
                 member.sigmas = [sigma, *member.sigmas][: len(self.taps) - 1]
         self.step_count += 1
         self.counting.advance(self.together, elements_by_sigma(members, sigmas))
