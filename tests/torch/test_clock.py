@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from antipgd.noise import Linear, Window
-from antipgd.torch import AntiPGD, attach, perturb
+from antipgd.torch import AntiPGD, attach, noise_of, perturb
 from antipgd.torch.clock import Clock
 from antipgd.torch.kinds import KINDS
 from antipgd.torch.record import CLOCKS
@@ -449,3 +449,68 @@ def test_a_window_that_ends_while_a_draw_is_held(window, hold, words):
 @pytest.mark.parametrize("window", [Window(0, 50), Window(10), Window(20, 30)], ids=str)
 def test_a_window_of_whole_draws(window):
     attach(optim.SGD([weight()], 0.1), sigma=0.1, hold=10, schedule=window)
+
+
+# Optimizers that take turns
+
+
+def turns(kind=optim.SGD):
+    """Two networks, an optimizer for each, and their noise."""
+    torch.manual_seed(0)
+    model = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)]).double()
+    optimizers = [kind(part.parameters(), 0.1) for part in model]
+    return model, optimizers, perturb(model, optimizers, sigma=0.2, seed=1)
+
+
+def backward(model):
+    model[1](model[0](torch.ones(2, 4, dtype=torch.float64))).square().mean().backward()
+
+
+@pytest.mark.parametrize(("kind", "power"), [(optim.SGD, 2), (optim.Adam, 1)])
+@pytest.mark.parametrize("together", [True, False])
+def test_what_has_moved_counts_once(kind, power, together):
+    """In steps of their own or in one: the draws are others, the progress is the same."""
+    model, optimizers, noise = turns(kind)
+    for _ in range(10):
+        for turn, optimizer in enumerate(optimizers):
+            if turn == 0 or not together:
+                backward(model)
+            optimizer.step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+    assert noise.step_count == (10 if together else 20)
+    assert noise.clock == pytest.approx(10 * 0.1 * 0.2**power, rel=1e-12)
+
+
+def test_one_of_them_counts_for_its_elements():
+    model, optimizers, noise = turns()
+    for _ in range(3):
+        backward(model)
+        optimizers[1].step()
+    assert noise.step_count == 3
+    assert noise.clock == pytest.approx(3 * 0.1 * 0.2**2 * 5 / 25, rel=1e-12)
+
+
+def test_steps_inside_backward_count_for_who_has_made_them():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)).double()
+    own = {p: optim.SGD([p], 0.1) for p in model.parameters()}
+    noise = perturb(model, own.values(), sigma=0.2, seed=1)
+    hooks = [p.register_post_accumulate_grad_hook(lambda q: own[q].step()) for p in own]
+    backward(model)
+    assert (noise.step_count, noise.clock) == (1, pytest.approx(0.1 * 0.2**2, rel=1e-12))
+    for hook in hooks[2:]:
+        hook.remove()
+    backward(model)
+    assert noise.step_count == 2
+    assert noise.clock == pytest.approx(0.1 * 0.2**2 * (1 + 20 / 25), rel=1e-12)
+
+
+def test_a_schedule_counts_alike_for_optimizers_that_step_together():
+    model, optimizers, _ = turns()
+    noise_of(optimizers[0]).stop()
+    noise = perturb(model, optimizers, sigma=0.2, schedule=Window(0, 2))
+    for _ in range(4):
+        backward(model)
+        for optimizer in optimizers:
+            optimizer.step()
+    assert noise.clock == pytest.approx(2 * 0.1 * 0.2**2, rel=1e-12)
