@@ -433,7 +433,7 @@ class Noise:
         if len(self.taps) > 1 and self.step_count % self.drawing.hold:
             held = [m.sigmas[0] / m.scale for m in self.members if m.scale > 0]
             return max(held, default=0.0)
-        kinds = {(m.group, m.first_lr, m.even_frozen) for m in self.members}
+        kinds = {(m.group, m.first_lr, m.guest) for m in self.members}
         step = self.step_count + 1
         found = by_group([*kinds], self.together, self._sigma, self._schedule, step)
         return max(found, default=0.0)

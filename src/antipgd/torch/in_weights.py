@@ -134,9 +134,7 @@ class InWeights(Noise):
         self._adder = self.roll.adder()
         members, step = self._adder.members, self.step_count + 1
         if self._planned != self.roll.looks:
-            self._kinds = list(
-                {(m.group, m.first_lr, m.even_frozen) for m in members if not m.frozen}
-            )
+            self._kinds = list({(m.group, m.first_lr, m.guest) for m in members if not m.frozen})
         found = by_group(self._kinds, self.together, self._sigma, self._schedule, step)
         if self.drawing.layers == "one" or self.drawing.hold > 1:
             found.append(float(self.drawing.number(step)))  # whose turn it is, and if it is held

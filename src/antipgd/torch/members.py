@@ -63,6 +63,7 @@ class Member:
     key: int = 0
     shares: Tensor | None = None  # of σ, by filter, where it is relative to them
     even_frozen: bool = False  # takes noise though nothing trains it: a base below adapters
+    guest: bool = False  # no optimizer has it: it only stands behind its group
 
     @property
     def frozen(self) -> bool:
@@ -229,7 +230,7 @@ def with_frozen(
     """The members, and those parameters of the model that are to take noise though frozen.
 
     Those that no optimizer has stand behind the first param group, whose learning rate they follow
-    under schedule="lr" and with which they are saved.
+    under schedule="lr" and with which they are saved, but whose own σ they do not take.
     """
     named = {canonical_name(name): p for name, p in model.named_parameters()}
     check_rules(rules, list(named), "frozen")
@@ -248,7 +249,7 @@ def with_frozen(
             more.append(
                 Member(
                     parameter, name, name, 0, place, name, rate, 1.0,
-                    [0.0] * (len(taps) - 1), even_frozen=True,
+                    [0.0] * (len(taps) - 1), even_frozen=True, guest=True,
                 )
             )  # fmt: skip
     return [*members, *more]

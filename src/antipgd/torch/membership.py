@@ -35,6 +35,9 @@ from antipgd.torch.record import ELEMENT, FILTER
 from antipgd.torch.shares import measured
 from antipgd.torch.together import Grouped
 
+_PLACED = ("group", "place", "position", "guest")
+"""What of a member may change with the optimizer's list."""
+
 
 class Membership:
     """The members of one optimizer, and what adds to them."""
@@ -133,8 +136,8 @@ class Membership:
         for i, member in enumerate(members):
             old = before.get(id(member.parameter))
             if old is not None:
-                place = {"group": member.group, "place": member.place, "position": member.position}
-                members[i] = replace(old, **place)  # type: ignore[arg-type]
+                place = {name: getattr(member, name) for name in _PLACED}
+                members[i] = replace(old, **place)
         set_keys(members, seed, self._namespace)
         return members
 
@@ -158,8 +161,8 @@ class Membership:
         for i, member in enumerate(members):
             known = gone.pop(id(member.parameter), None)
             if known is not None:  # the same one, which a step that is under way may have
-                known.group, known.place = member.group, member.place
-                known.position = member.position
+                for name in _PLACED:
+                    setattr(known, name, getattr(member, name))
                 members[i] = known
         self._listed, self._names = _listed(optimizer), self._names_now(optimizer)
         self.members = members
