@@ -18,6 +18,7 @@ from torch import Tensor
 from antipgd.noise.laws import Law
 from antipgd.noise.taps import Taps
 from antipgd.torch.adding import Adder
+from antipgd.torch.advice import say_zeros
 from antipgd.torch.members import (
     Exclude,
     Member,
@@ -69,6 +70,7 @@ class Membership:
         self._adder = Adder([], law)
         self._as_looked_at: tuple[list[bool], list[torch.dtype]] | None = None
         self._giving_back = False  # a frozen member has draws in it
+        self._asleep: list[Member] = []  # zeros that are frozen: their σ is to be measured yet
         self.looks = 0
         """How often something was new about who takes noise."""
 
@@ -106,6 +108,7 @@ class Membership:
     def set_keys(self, seed: int) -> None:
         """Draw from the streams of this seed."""
         set_keys(self.members, seed, self._namespace)
+        self._asleep = self._frozen_zeros()
         self._adder, self._as_looked_at = Adder(self._noisy(), self._law), None
 
     def measure(self, of: Callable[[Tensor], Tensor] | None = None) -> None:
@@ -116,6 +119,22 @@ class Membership:
                 raise ValueError(f"relative sigma: the weights of {member.name!r} are not finite")
         for member, (scale, shares) in zip(self.members, found, strict=True):
             member.scale, member.shares = scale, shares
+        self._asleep = self._frozen_zeros()
+
+    def _frozen_zeros(self) -> list[Member]:
+        return [member for member in self.members if member.frozen and member.scale == 0]
+
+    def _wake(self) -> None:
+        """Measure zeros that were unfrozen, whose values may have come since.
+
+        Those that take noise stay as they were measured: no other σ comes to them without a word.
+        """
+        woken = [member for member in self._asleep if not member.frozen]
+        for member in woken:
+            member.scale, member.shares = self._measured(member, _itself)
+        if woken:
+            self._asleep = [member for member in self._asleep if member.frozen]
+            say_zeros([member.name for member in woken if member.scale == 0])
 
     def _measured(
         self, member: Member, of: Callable[[Tensor], Tensor]
@@ -153,10 +172,13 @@ class Membership:
         return members
 
     def refresh(self, optimizer: Grouped, seed: int) -> list[Member]:
-        """Take in parameters that the optimizer has got since the last step; return those gone."""
+        """Take in parameters that the optimizer has got since the last step, or that were unfrozen;
+        return those gone."""
+        self._wake()
         members = self.as_listed(optimizer, seed)
         if members is self.members:
             return []
+        zeros: list[Member] = []
         gone = {id(member.parameter): member for member in self.members}
         for i, member in enumerate(members):
             known = gone.pop(id(member.parameter), None)
@@ -164,10 +186,14 @@ class Membership:
                 for name in _PLACED:
                     setattr(known, name, getattr(member, name))
                 members[i] = known
+            elif member.scale == 0:
+                zeros.append(member)
         self._listed, self._names = _listed(optimizer), self._names_now(optimizer)
         self.members = members
         self._kept = _parameters(optimizer)
         self._adder, self._as_looked_at = Adder(self._noisy(), self._law), None
+        self._asleep += [member for member in zeros if member.frozen]
+        say_zeros([member.name for member in zeros if not member.frozen])
         return list(gone.values())
 
     def _noisy(self) -> list[Member]:
