@@ -12,7 +12,6 @@ from typing import Any
 
 from torch import Tensor
 
-from antipgd.noise import Schedule, Window
 from antipgd.torch.clock import Clock
 from antipgd.torch.members import Member, rms
 
@@ -99,23 +98,6 @@ def drowned(noisy: Sequence[tuple[str, Tensor, float]], relative: bool | str) ->
         f"sigma is {math.sqrt(noise / weights):.3g} times the root mean square of what it is added "
         f"to, {worst:.3g} times that of {name!r}: the noise drowns its weights; consider {ways} or "
         "exclude="
-    )
-
-
-def advise_on_hold(schedule: Schedule | str | None, hold: int) -> None:
-    """Warn of a window that begins or ends while a draw is held, which keeps its factor."""
-    if not isinstance(schedule, Window):
-        return
-    if schedule.start % hold == 0 and (schedule.stop or 0) % hold == 0:
-        return
-    first = -(-schedule.start // hold) * hold
-    last = math.inf if schedule.stop is None else -(-schedule.stop // hold) * hold
-    acts = f"acts at steps {first} < n" + (f" <= {last}" if last < math.inf else "")
-    warnings.warn(
-        f"hold={hold} with {schedule}: each draw keeps the factor of the step that it comes with, "
-        f"so the noise {acts if first < last else 'never acts'}; give start and stop that are "
-        f"multiples of hold",
-        stacklevel=6,
     )
 
 

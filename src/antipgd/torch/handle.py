@@ -19,9 +19,10 @@ from torch.optim import Optimizer
 
 from antipgd.noise import STREAM_VERSION, Plateau
 from antipgd.noise.injection import check_sigma
+from antipgd.noise.schedules import advise_on_hold
 from antipgd.noise.taps import telescopes
 from antipgd.torch import matching, saved
-from antipgd.torch.advice import advise_on_hold, described
+from antipgd.torch.advice import described
 from antipgd.torch.clock import Clock, Counting
 from antipgd.torch.detached import DetachedNoise
 from antipgd.torch.layers import in_turn
@@ -159,7 +160,7 @@ class Noise:
 
     def advise_on_hold(self) -> None:
         """Warn of a schedule that begins or ends while a draw is held."""
-        advise_on_hold(self._schedule, self.drawing.hold)
+        advise_on_hold(self._schedule, self.drawing.hold, 6)
 
     def foresee(self, sigmas: Sequence[float]) -> None:
         """Warn of what these σ will lead to. Every rank takes part."""
