@@ -313,9 +313,10 @@ class InPasses(Noise):
         self.step_count += 1
         self._count_progress(by)
         passes, noisy = self._passes, any(member.sigmas[0] for member in self.members)
-        self._listening.counted(self.step_count, noisy, passes.seen, passes.evaluated)
+        trained, evaluated = passes.seen, passes.evaluated
         passes.seen = passes.evaluated = False
         self._set_draws()
+        self._listening.counted(self.step_count, noisy, trained, evaluated)  # last: it may warn
 
     def _count_progress(self, by: set[int]) -> None:
         """Let the clock go on by the newest draw, for what these optimizers have moved."""
