@@ -47,6 +47,7 @@ def test_trajectories_are_those_of_the_reference(name, law):
         assert apart <= most, case
 
 
+@pytest.mark.filterwarnings("ignore:hold=:UserWarning")
 @pytest.mark.parametrize(("name", "option"), KNOWN)
 def test_held_and_antithetic_draws_and_momentum_are_those_of_the_reference(name, option):
     member = MEMBERS[name]

@@ -1,9 +1,10 @@
 import pickle
+import warnings
 
 import pytest
 
 from antipgd.noise import Constant, Cosine, Linear, Plateau, Steps, Window
-from antipgd.noise.schedules import as_schedule, factor
+from antipgd.noise.schedules import advise_on_hold, as_schedule, factor
 
 
 def test_constant():
@@ -119,3 +120,24 @@ def test_a_loss_that_is_no_number_is_refused_and_forgotten(loss):
     with pytest.raises(ValueError, match="a reported loss must be a finite number; got"):
         schedule.report(loss, 2)
     assert schedule.state == (2.0, 0, None)
+
+
+@pytest.mark.parametrize("hold", [1, 2, 3, 5])
+def test_what_is_said_of_a_window_under_held_draws_is_where_they_act(hold):
+    """A draw comes with every `hold`-th step and keeps the factor that it finds there."""
+    for start in range(7):
+        for stop in range(start + 1, 14):
+            window = Window(start, stop)
+            acts = [n for n in range(1, 40) if window((n - 1) // hold * hold + 1)]
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                advise_on_hold(window, hold, 1)
+            words = "".join(str(warning.message) for warning in said)
+            if acts == list(range(start + 1, stop + 1)):
+                assert words == ""
+            elif acts:
+                assert f"the noise acts at steps {acts[0] - 1} < n <= {acts[-1]}; " in words
+            else:
+                assert "the noise never acts; " in words
+    advise_on_hold(None, hold, 1)
+    advise_on_hold(Linear(1, 2), hold, 1)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+from antipgd.noise import Window
 from antipgd.optax import add_correlated_noise, anti_pgd, clean_params, perturb
 
 FORMS = pytest.mark.parametrize("form", [perturb, add_correlated_noise])
@@ -34,6 +35,13 @@ def test_law_taps_seed(form):
     for seed in (-1, 2**64, 0.5, True, None):
         with pytest.raises(ValueError, match="seed must be an integer from 0 to"):
             form(1.0, seed=seed)
+
+
+@FORMS
+def test_a_window_that_ends_while_a_draw_is_held(form):
+    with pytest.warns(UserWarning, match=r"hold=20 with Window.*acts at steps 0 < n <= 60; give"):
+        form(1.0, schedule=Window(0, 50), hold=20)
+    form(1.0, schedule=Window(0, 60), hold=20)
 
 
 @FORMS

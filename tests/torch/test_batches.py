@@ -348,6 +348,25 @@ def test_loaders_whose_batches_are_others_are_not_counted(given):
     assert batches.state_dict()["done"] == 0
 
 
+@pytest.mark.parametrize("there", [39, 41])
+def test_a_loader_of_other_data_than_the_batches_are_of_is_not_counted(there):
+    batches = AnticorrelatedBatches(40, 4)
+    loader = DataLoader(TensorDataset(torch.arange(there)), batch_sampler=batches)
+    refused = f"examples is 40, the loader's dataset has {there}"
+    with pytest.raises(ValueError, match=refused):
+        next(batches.counted(loader))
+    assert batches.done == 0
+
+
+def test_a_dataset_that_does_not_know_its_length_is_counted():
+    class Numbers:
+        def __getitem__(self, row):
+            return row
+
+    batches = AnticorrelatedBatches(40, 4)
+    assert len(list(batches.counted(DataLoader(Numbers(), batch_sampler=batches)))) == 10
+
+
 def test_a_loader_that_takes_the_batches_as_a_sampler_is_counted():
     batches = AnticorrelatedBatches(12, 4)
     data = torch.arange(12)

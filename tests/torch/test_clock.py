@@ -8,7 +8,8 @@ import pickle
 import pytest
 import torch
 
-from antipgd.torch import AntiPGD, attach, perturb
+from antipgd.noise import Linear, Window
+from antipgd.torch import AntiPGD, attach, noise_of, perturb
 from antipgd.torch.clock import Clock
 from antipgd.torch.kinds import KINDS
 from antipgd.torch.record import CLOCKS
@@ -381,3 +382,135 @@ def test_tensors_without_elements_count_nothing():
     empty.grad = torch.zeros(0, 3)
     optimizer.step()
     assert (noise.step_count, noise.clock) == (1, 0)
+
+
+# What a held draw counts, and what is shown of it
+
+
+@pytest.mark.parametrize("form", ["weights", "forward"])
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        (Window(0, 5), [1, 1, 1, 1, 1, 1, 0, 0, 0]),
+        (Window(2, 7), [0, 0, 0, 1, 1, 1, 1, 1, 1]),
+        (Linear(0, 10), [0.9, 0.9, 0.9, 0.6, 0.6, 0.6, 0.3, 0.3, 0.3]),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:hold=3 with Window:UserWarning")
+def test_a_held_draw_counts_with_the_sigma_that_it_came_with(form, schedule, factors):
+    model = torch.nn.Linear(4, 3).double()
+    optimizer = optim.SGD(model.parameters(), 0.1)
+    kind = attach if form == "weights" else lambda o, **options: perturb(model, o, **options)
+    noise = kind(optimizer, sigma=0.2, seed=1, hold=3, schedule=schedule)
+    expected = 0.0
+    for step, factor in enumerate(factors):
+        assert noise.metrics()["noise/sigma"] == pytest.approx(0.2 * factor)
+        go(model, [optimizer], 1)
+        expected += 0.1 * (0.2 * factor) ** 2
+        assert noise.clock == pytest.approx(expected, rel=1e-12)
+        assert bool(noise.injected(model.weight).any()) == (factor > 0)
+        if step == 4:  # while one is held
+            before = noise.clock
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            assert noise.clock == before
+
+
+@pytest.mark.parametrize("form", ["weights", "forward"])
+def test_clean_weights_count_nothing_until_the_next_draw(form):
+    model = torch.nn.Linear(4, 3).double()
+    optimizer = optim.SGD(model.parameters(), 0.1)
+    kind = attach if form == "weights" else lambda o, **options: perturb(model, o, **options)
+    noise = kind(optimizer, sigma=0.2, seed=1, hold=3)
+    go(model, [optimizer], 1)
+    noise.reset()
+    before = noise.clock
+    go(model, [optimizer], 2)
+    assert (noise.clock, noise.metrics()["noise/sigma"]) == (before, 0.2)
+    go(model, [optimizer], 1)
+    assert noise.clock > before
+
+
+@pytest.mark.parametrize(
+    ("window", "hold", "words"),
+    [
+        (Window(0, 50), 20, r"acts at steps 0 < n <= 60; give start and stop that are mul"),
+        (Window(2, 7), 3, r"acts at steps 3 < n <= 9; "),
+        (Window(2), 3, r"acts at steps 3 < n; "),
+        (Window(1, 2), 5, r"the noise never acts; "),
+    ],
+    ids=str,
+)
+def test_a_window_that_ends_while_a_draw_is_held(window, hold, words):
+    with pytest.warns(UserWarning, match=rf"hold={hold} with Window.*{words}"):
+        attach(optim.SGD([weight()], 0.1), sigma=0.1, hold=hold, schedule=window)
+
+
+@pytest.mark.parametrize("window", [Window(0, 50), Window(10), Window(20, 30)], ids=str)
+def test_a_window_of_whole_draws(window):
+    attach(optim.SGD([weight()], 0.1), sigma=0.1, hold=10, schedule=window)
+
+
+# Optimizers that take turns
+
+
+def turns(kind=optim.SGD):
+    """Two networks, an optimizer for each, and their noise."""
+    torch.manual_seed(0)
+    model = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)]).double()
+    optimizers = [kind(part.parameters(), 0.1) for part in model]
+    return model, optimizers, perturb(model, optimizers, sigma=0.2, seed=1)
+
+
+def backward(model):
+    model[1](model[0](torch.ones(2, 4, dtype=torch.float64))).square().mean().backward()
+
+
+@pytest.mark.parametrize(("kind", "power"), [(optim.SGD, 2), (optim.Adam, 1)])
+@pytest.mark.parametrize("together", [True, False])
+def test_what_has_moved_counts_once(kind, power, together):
+    """In steps of their own or in one: the draws are others, the progress is the same."""
+    model, optimizers, noise = turns(kind)
+    for _ in range(10):
+        for turn, optimizer in enumerate(optimizers):
+            if turn == 0 or not together:
+                backward(model)
+            optimizer.step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+    assert noise.step_count == (10 if together else 20)
+    assert noise.clock == pytest.approx(10 * 0.1 * 0.2**power, rel=1e-12)
+
+
+def test_one_of_them_counts_for_its_elements():
+    model, optimizers, noise = turns()
+    for _ in range(3):
+        backward(model)
+        optimizers[1].step()
+    assert noise.step_count == 3
+    assert noise.clock == pytest.approx(3 * 0.1 * 0.2**2 * 5 / 25, rel=1e-12)
+
+
+def test_steps_inside_backward_count_for_who_has_made_them():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)).double()
+    own = {p: optim.SGD([p], 0.1) for p in model.parameters()}
+    noise = perturb(model, own.values(), sigma=0.2, seed=1)
+    hooks = [p.register_post_accumulate_grad_hook(lambda q: own[q].step()) for p in own]
+    backward(model)
+    assert (noise.step_count, noise.clock) == (1, pytest.approx(0.1 * 0.2**2, rel=1e-12))
+    for hook in hooks[2:]:
+        hook.remove()
+    backward(model)
+    assert noise.step_count == 2
+    assert noise.clock == pytest.approx(0.1 * 0.2**2 * (1 + 20 / 25), rel=1e-12)
+
+
+def test_a_schedule_counts_alike_for_optimizers_that_step_together():
+    model, optimizers, _ = turns()
+    noise_of(optimizers[0]).stop()
+    noise = perturb(model, optimizers, sigma=0.2, schedule=Window(0, 2))
+    for _ in range(4):
+        backward(model)
+        for optimizer in optimizers:
+            optimizer.step()
+    assert noise.clock == pytest.approx(2 * 0.1 * 0.2**2, rel=1e-12)

@@ -13,7 +13,7 @@ import torch
 
 import antipgd.torch
 from antipgd.noise import draws
-from antipgd.torch import attach, beginning, norms
+from antipgd.torch import attach, beginning, norms, perturb
 from antipgd.torch.detached import DetachedNoise
 from antipgd.torch.living import attached_noises
 from training import SEED, batch, flat, make_model, train
@@ -194,6 +194,63 @@ def test_relative_sigma_says_what_takes_none(caplog):
     optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
     attach(optimizer, sigma=0.3, relative=True)
     assert caplog.text.count("no noise on tensors of zeros until rescale(): 2.bias, 3.bias") == 1
+
+
+def noisy_as(form, model, optimizer, **options):
+    return perturb(model, optimizer, **options) if form == "forward" else attach(
+        optimizer, model=model, **options
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["weights", "forward"])
+@pytest.mark.parametrize("relative", [True, "filter"])
+def test_zeros_that_join_later_are_named_and_those_that_grew_while_frozen_measured(
+    form, relative, caplog
+):
+    model = make_model(torch.float32)
+    for parameter in (*model[2].parameters(), *model[3].parameters()):
+        torch.nn.init.zeros_(parameter)
+    model[3].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[0].named_parameters(), lr=1e-6)
+    optimizer.add_param_group({"params": [*model[3].named_parameters()]})
+    noise = noisy_as(form, model, optimizer, sigma=0.3, relative=relative, seed=SEED)
+    assert "no noise on tensors of zeros" not in caplog.text
+    torch.nn.init.constant_(model[3].weight, 0.5)  # loaded, or initialised, by now
+    train(model, optimizer, 1)
+    assert not noise.injected(model[3].weight).any()
+    model[3].requires_grad_(True)
+    train(model, optimizer, 1)
+    assert caplog.messages[-1:] == [
+        "relative sigma: no noise on tensors of zeros until rescale(): 3.bias"
+    ]
+    assert noise.injected(model[3].weight).std() == pytest.approx(0.15, rel=0.6)
+    optimizer.add_param_group({"params": [*model[2].named_parameters()]})
+    train(model, optimizer, 2)
+    assert [text for text in caplog.messages if "2." in text] == [
+        "relative sigma: no noise on tensors of zeros until rescale(): 2.weight, 2.bias"
+    ]
+
+
+@pytest.mark.parametrize("form", ["weights", "forward"])
+def test_zeros_that_take_noise_are_not_measured_anew_by_a_resume(form):
+    def begin():
+        model = make_model(torch.float32)
+        torch.nn.init.zeros_(model[3].bias)
+        optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)
+        return model, optimizer, noisy_as(form, model, optimizer, sigma=0.1, relative=True)
+
+    model, optimizer, noise = begin()
+    train(model, optimizer, 3)
+    assert model[3].bias.any()
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    train(model, optimizer, 3)
+    assert not noise.injected(model[3].bias).any()
+    again, theirs, noise = begin()
+    again.load_state_dict(saved[0])
+    theirs.load_state_dict(saved[1])
+    train(again, theirs, 3)
+    assert np.array_equal(flat(again), flat(model))
+    assert not noise.injected(again[3].bias).any()
 
 
 @pytest.mark.parametrize("sigma", [1.0, 2.0])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from antipgd.noise import Cosine, Window, draws
+from antipgd.noise import Cosine, Plateau, Window, draws
 from antipgd.torch import AntiPGD, attach, clean_state_dict, norms, perturb
 from antipgd.torch.record import BY_PARAMETER
 from training import SEED, batch, flat, make_model, train
@@ -724,3 +724,209 @@ def test_a_schedule_that_a_checkpoint_had_is_asked_for(form, load_first):
                 optimizer.load_state_dict(state)
         assert noise.step_count == 6
         noise.stop()
+
+
+# σ that follows a learning rate
+
+
+def to_one(optimizer):
+    """A learning rate that begins low, and rises to 0.08 within ten steps."""
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.08, total_steps=30)
+
+
+def cyclic(optimizer):
+    return torch.optim.lr_scheduler.CyclicLR(
+        optimizer, 0.08 / 50, 0.08, step_size_up=10, cycle_momentum=False
+    )
+
+
+def linear(optimizer):
+    return torch.optim.lr_scheduler.LinearLR(optimizer, 0.02, total_iters=10)
+
+
+def go_along(scheduler, model, optimizer, noise):
+    """Twenty steps, and σ of each."""
+    found = []
+    for _ in range(20):
+        found.append(max(noise.sigmas()))
+        train(model, optimizer, 1)
+        scheduler.step()
+    return found
+
+
+FORMS = {
+    "weights": lambda model, optimizer, **options: attach(optimizer, model=model, **options),
+    "forward": perturb,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("schedule", "noise_first"), [(to_one, False), (cyclic, True), (linear, True), (linear, False)]
+)
+def test_sigma_that_follows_a_warm_up_is_at_most_what_was_given(form, schedule, noise_first):
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.08)
+    scheduler = None if noise_first else schedule(optimizer)
+    noise = FORMS[form](model, optimizer, sigma=0.1, seed=SEED, schedule="lr")
+    scheduler = scheduler or schedule(optimizer)
+    found = go_along(scheduler, model, optimizer, noise)
+    assert found[0] < 0.01
+    assert max(found) == pytest.approx(0.1, rel=0.05)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("schedule", [cyclic, to_one])
+def test_sigma_that_has_grown_with_the_learning_rate_is_said_once(form, schedule):
+    """The scheduler is made on the wrong side of the noise."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.08 / 25)
+    scheduler = schedule(optimizer) if schedule is cyclic else None
+    noise = FORMS[form](model, optimizer, sigma=0.001, seed=SEED, schedule="lr")
+    scheduler = scheduler or schedule(optimizer)
+    with pytest.warns(UserWarning, match="schedule='lr': sigma is now .* times what") as said:
+        go_along(scheduler, model, optimizer, noise)
+    assert len(said) == 1
+    assert "the learning rate began at 0.00" in str(said[0].message)
+    assert noise.step_count == 20
+
+
+def test_a_state_goes_on_with_the_learning_rate_that_it_was_relative_to():
+    """Also where OneCycleLR was not looked at yet."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.08)
+    to_one(optimizer)
+    noise = attach(optimizer, sigma=0.001, seed=SEED, schedule="lr")
+    assert {member.first_lr for member in noise.members} == {0.08}
+    state = copy.deepcopy(optimizer.state_dict())
+    older = json.loads(state["param_groups"][0]["antipgd"])
+    older["first_lrs"] = [0.0032] * len(older["first_lrs"])
+    state["param_groups"][0]["antipgd"] = json.dumps(older)
+    optimizer.load_state_dict(state)
+    assert {member.first_lr for member in noise.members} == {0.0032}
+    assert max(noise.sigmas()) == pytest.approx(0.001)
+
+
+# BatchNorms that do not train
+
+
+class Kept(torch.nn.Module):
+    """A fine-tuned network whose first norm is frozen, as recipes for detection have it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.frozen, self.body = torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        for norm in (self.frozen, self.norm):
+            norm.running_mean.fill_(3.0), norm.running_var.fill_(5.0)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.frozen.eval()
+        return self
+
+    def forward(self, x):
+        return self.norm(self.body(self.frozen(x)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("mode", [True, False])
+def test_batch_norms_that_do_not_train_keep_their_statistics(form, mode):
+    model = Kept()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)
+    noise = FORMS[form](model, optimizer, sigma=0.01, seed=SEED)
+    model.train(mode)
+    modes = [module.training for module in model.modules()]
+    x, _ = batch(torch.float32)
+    with noise.recalibrate([x]):
+        assert [module.training for module in model.modules()] == modes
+        assert set(model.frozen.running_mean.tolist()) == {3.0}
+        assert set(model.frozen.running_var.tolist()) == {5.0}
+        expected = model.body((x - 3) / (5 + model.frozen.eps) ** 0.5).mean(0)
+        torch.testing.assert_close(model.norm.running_mean, expected)
+    assert set(model.norm.running_mean.tolist()) == {3.0}
+
+
+@pytest.mark.parametrize("batches", [[], iter([])])
+def test_statistics_of_no_batch_are_refused(batches):
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8))
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)
+    noise = perturb(model, optimizer, sigma=0.01, seed=SEED)
+    model[1].running_mean.fill_(3.0)
+    refused = f"at least one batch; got none from {type(batches).__name__}"
+    with pytest.raises(ValueError, match=refused), noise.recalibrate(batches):
+        raise AssertionError
+    assert set(model[1].running_mean.tolist()) == {3.0}
+    assert model[1].momentum == 0.1
+    x, _ = batch(torch.float32)
+    model(x)  # noise is on again
+    with noise.recalibrate([x]):
+        pass
+
+
+def test_without_batch_norms_no_batch_is_asked_for():
+    model = make_model()
+    noise = perturb(model, torch.optim.SGD(model.named_parameters(), lr=0.05), sigma=0.01)
+    with noise.recalibrate([]):
+        pass
+
+
+# States without noise: folds that begin where the first one did
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("settings", [{"schedule": Window(1, 3)}, {"hold": 2}, {"layers": "one"}])
+def test_every_fold_has_the_noise_of_the_first(form, settings, caplog):
+    model = make_model()
+    optimizer = torch.optim.Adam(model.named_parameters(), lr=0.05, weight_decay=0)
+    start = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    noise = FORMS[form](model, optimizer, sigma=0.1, seed=SEED, **settings)
+    found = []
+    for _ in range(3):
+        model.load_state_dict(start[0])
+        optimizer.load_state_dict(start[1])
+        assert "and the noise begins at step 0" in caplog.text
+        assert (noise.step_count, float(noise.clock)) == (0, 0)
+        w = []
+        for _ in range(5):
+            train(model, optimizer, 1)
+            w.append(flat(model))
+        found.append([*w, float(noise.clock), noise.step_count])
+    for again in found[1:]:
+        assert all(map(np.array_equal, again, found[0]))
+    assert found[0][-1] == 5
+    assert found[0][-2] > 0
+
+
+def test_every_fold_waits_for_its_own_plateau():
+    model = make_model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.05)
+    start = copy.deepcopy(optimizer.state_dict())
+    noise = perturb(model, optimizer, sigma=0.1, schedule=Plateau(patience=1))
+    for fold in range(2):
+        if fold:
+            optimizer.load_state_dict(start)
+        assert noise.metrics()["noise/sigma"] == 0
+        train(model, optimizer, 2)
+        assert [noise.report(1.0), noise.report(1.0)] == [False, True]
+        assert noise.metrics()["noise/sigma"] == 0.1
+
+
+def test_every_fold_of_several_optimizers():
+    model = make_model()
+    parts = [[*model[0].parameters()], [*model[2:].parameters()]]
+    each = [torch.optim.SGD(part, lr=0.05) for part in parts]
+    start = copy.deepcopy([one.state_dict() for one in each])
+    noise = perturb(model, each, sigma=0.1, schedule=Window(0, 3))
+    for _ in range(2):
+        for one, state in zip(each, start, strict=True):
+            one.load_state_dict(state)
+        assert noise.step_count == 0
+        for _ in range(4):
+            train(model, each[0], 1)
+            each[1].step()
+        assert noise.step_count == 4
+    each[0].load_state_dict(start[0])
+    with pytest.warns(UserWarning, match="1 of 2 optimizers were loaded; .* from step 0"):
+        train(model, each[0], 1)

@@ -6,6 +6,7 @@ what it was told. Knows nothing about σ.
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -115,6 +116,23 @@ class Window:
 
     def __call__(self, step: int) -> float:
         return float(step > self.start and (self.stop is None or step <= self.stop))
+
+
+def advise_on_hold(schedule: object, hold: int, depth: int) -> None:
+    """Warn of a window that begins or ends while a draw is held, which it does not end then."""
+    if not isinstance(schedule, Window):
+        return
+    if schedule.start % hold == 0 and (schedule.stop or 0) % hold == 0:
+        return
+    first = -(-schedule.start // hold) * hold
+    last = math.inf if schedule.stop is None else -(-schedule.stop // hold) * hold
+    acts = f"acts at steps {first} < n" + (f" <= {last}" if last < math.inf else "")
+    warnings.warn(
+        f"hold={hold} with {schedule}: each draw keeps the factor of the step that it comes with, "
+        f"so the noise {acts if first < last else 'never acts'}; give start and stop that are "
+        f"multiples of hold",
+        stacklevel=depth,
+    )
 
 
 PlateauState = tuple[float | None, int, int | None]

@@ -17,6 +17,7 @@ import optax
 from antipgd.checks import one_of, whole
 from antipgd.noise import Law, as_law, as_taps, stream_key
 from antipgd.noise.injection import check_sigma
+from antipgd.noise.schedules import advise_on_hold
 from antipgd.noise.taps import Taps
 from antipgd.optax.filters import (
     FILTER,
@@ -88,6 +89,7 @@ def checked_settings(
     check_filter_axis(filter_axis, relative)
     one_of("layers", layers, ("all", "one"))
     hold = whole("hold", hold, 1, 2**31 - 1)
+    advise_on_hold(schedule, hold, 4)
     return Settings(
         int(seed), str(as_law(law)), as_taps(taps), relative, hold, antithetic, forward,
         layers=layers,

@@ -63,7 +63,7 @@ def advise(
         return
     sizes = [(member, sigma, rms(member.parameter)) for member, sigma in taking]
     if relative:
-        _say_zeros([member.name for member, _, _ in sizes if member.scale == 0])
+        say_zeros([member.name for member, _, _ in sizes if member.scale == 0])
     ratios = [sigma / size for _, sigma, size in sizes if size > 0]
     if not ratios:
         return
@@ -101,7 +101,8 @@ def drowned(noisy: Sequence[tuple[str, Tensor, float]], relative: bool | str) ->
     )
 
 
-def _say_zeros(names: Sequence[str]) -> None:
+def say_zeros(names: Sequence[str]) -> None:
+    """Name tensors that relative σ gives no noise."""
     if names:
         log.warning(
             "relative sigma: no noise on tensors of zeros until rescale(): %s", ", ".join(names)

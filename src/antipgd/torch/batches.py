@@ -311,6 +311,12 @@ class AnticorrelatedBatches(Sampler[list[int]]):
                 f"counted(…) needs a loader of these batches that hands them out in their order; "
                 f"got one of {type(of).__name__} with in_order={getattr(loader, 'in_order', True)}"
             )
+        data = loader.dataset
+        if isinstance(data, Sized) and len(data) != self.examples:
+            raise ValueError(
+                f"counted(…) needs a loader of the data that these batches are of: examples is "
+                f"{self.examples}, the loader's dataset has {len(data)}"
+            )
 
     def _check_under_way(self, loop: _Loop) -> None:
         if self._loop is not loop:

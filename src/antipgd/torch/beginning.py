@@ -112,6 +112,7 @@ def _measure_and_act(noise: Noise, records: list[Record], tried: bool) -> None:
     if not records:
         _ask_about_checkpoints(noise, expected)
         advise(noise.members, to_come, noise.seed, noise.relative, tried)
+        noise.advise_on_hold()
     noise.foresee(to_come)
     noise.hook()
 

@@ -4,7 +4,7 @@ Kinds of clocks have different units, so that what they count is never added up.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
 
@@ -88,15 +88,20 @@ class Counting:
         # w − z has variance σ²·spread² then; else it grows for ever
         self._spread = math.hypot(*carried(taps)[:-1]) if telescopes(taps) else math.nan
 
-    def advance(self, optimizers: Together, elements: Elements) -> None:
-        """Count a step: for each kind the mean over all its elements that take noise."""
+    def advance(self, optimizers: Together, elements: Elements, by: Set[int] | None = None) -> None:
+        """Count a step: for each kind the mean over all its elements that take noise.
+
+        `by` are the optimizers (their identities) that have made it, if not all have: nothing else
+        has moved.
+        """
         owned = list(zip(optimizers.owners, optimizers.param_groups, strict=True))
         rates = {i: self._rate(i, *owned[i]) for i in {index for index, _ in elements}}
         sums: dict[str, tuple[float, int]] = {}
         for (index, sigma), size in elements.items():
             name, rate, power = rates[index]
             total, count = sums.get(name, (0.0, 0))
-            sums[name] = total + rate * sigma**power * size, count + size
+            moved = by is None or id(owned[index][0]) in by
+            sums[name] = total + (rate * sigma**power * size if moved else 0.0), count + size
         for name, (total, count) in sums.items():
             progress = total / count if count else 0.0  # tensors without elements
             self.parts[name] = self.parts.get(name, 0.0) + progress

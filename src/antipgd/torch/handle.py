@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from antipgd.noise import STREAM_VERSION, Plateau
 from antipgd.noise.injection import check_sigma
+from antipgd.noise.schedules import advise_on_hold
 from antipgd.noise.taps import telescopes
 from antipgd.torch import matching, saved
 from antipgd.torch.advice import described
@@ -31,8 +32,11 @@ from antipgd.torch.parting import Parting
 from antipgd.torch.parts import agree
 from antipgd.torch.record import Record, facts_of
 from antipgd.torch.settings import Settings
-from antipgd.torch.sigma import by_group, next_sigmas
+from antipgd.torch.sigma import by_group, highest_rate, next_sigmas
 from antipgd.torch.together import Together
+
+MOST_RISE = 2
+"""What schedule="lr" may multiply σ by without a word."""
 
 log = logging.getLogger("antipgd")
 live: "weakref.WeakSet[Noise]" = weakref.WeakSet()
@@ -69,6 +73,7 @@ class Noise:
         self._parting = Parting(alone=True)
         self._pending: list[Record] = []
         self._has_asked = False
+        self._has_risen = False
         self._removers: list[Callable[[], None]] = []
 
     @property
@@ -152,6 +157,10 @@ class Noise:
 
     def check_sigmas(self, sigmas: Sequence[float]) -> None:
         """Refuse σ that the weights cannot take."""
+
+    def advise_on_hold(self) -> None:
+        """Warn of a schedule that begins or ends while a draw is held."""
+        advise_on_hold(self._schedule, self.drawing.hold, 6)
 
     def foresee(self, sigmas: Sequence[float]) -> None:
         """Warn of what these σ will lead to. Every rank takes part."""
@@ -275,8 +284,19 @@ class Noise:
         if self._pending:
             self.adopt(self._pending, self.together.span(optimizer).start)
         else:
-            log.warning("the checkpoint has no noise in it: its weights are taken to be clean")
-            self.reset()
+            log.warning(
+                "the checkpoint has no noise in it: its weights are taken to be clean, and the "
+                "noise begins at step 0"
+            )
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Count from 0, with a schedule that was told nothing; of several optimizers, too."""
+        self.step_count, self.counting.parts = 0, {}
+        if isinstance(self._schedule, Plateau):
+            self._schedule = replace(self._schedule, state=Plateau().state)
+        self._parting.resumed()
+        self.reset()
 
     # Every step
 
@@ -284,9 +304,24 @@ class Noise:
         """σ of the next draw of each, 0 where it is another layer's turn."""
         step = self.step_count + 1
         found = self._sigmas_at(step, members)
+        if self._schedule == "lr" and not self._has_risen:
+            self._check_rise(members)
         if self.drawing.layers == "all":
             return found
         return in_turn(members, found, self.drawing.number(step))
+
+    def _check_rise(self, members: Sequence[Member]) -> None:
+        """Say, once, that σ has grown far beyond what was given, with the learning rate."""
+        times, first, now = highest_rate(members, self.together)
+        if times > MOST_RISE:
+            self._has_risen = True
+            warnings.warn(
+                f"schedule='lr': sigma is now {times:.3g} times what was given, because the "
+                f"learning rate began at {first:.3g} and is {now:.3g}. Make OneCycleLR before the "
+                f"noise, which is relative to its max_lr then; make the noise before what else "
+                f"lowers the rate at first (CyclicLR, a warm-up by hand)",
+                stacklevel=4,
+            )
 
     def _progress(self) -> dict[str, Any]:
         """What ranks that take the same steps have alike."""
@@ -388,16 +423,25 @@ class Noise:
             )
         return self._schedule.report(loss, self.step_count)
 
+    def _acting(self, members: Sequence[Member], planned: list[float]) -> list[float]:
+        """σ of the draws that the next step leads to: those planned, or those that are held."""
+        if len(self.taps) < 2 or self.step_count % self.drawing.hold == 0:
+            return planned
+        return [member.sigmas[0] for member in members]
+
     def _scheduled_sigma(self) -> float:
-        """The largest of the groups' σ at the next draw, before `relative` scales it."""
-        kinds = {(m.group, m.first_lr, m.even_frozen) for m in self.members}
+        """The largest of the groups' σ after the next step, before `relative` scales it."""
+        if len(self.taps) > 1 and self.step_count % self.drawing.hold:
+            held = [m.sigmas[0] / m.scale for m in self.members if m.scale > 0]
+            return max(held, default=0.0)
+        kinds = {(m.group, m.first_lr, m.guest) for m in self.members}
         step = self.step_count + 1
         found = by_group([*kinds], self.together, self._sigma, self._schedule, step)
         return max(found, default=0.0)
 
     def metrics(self) -> dict[str, float]:
-        """What to log at every step: σ of the next draw, as the schedule has it, the steps counted,
-        the clock, tensors that take noise."""
+        """What to log at every step: σ of the next draw, as the schedule has it, or of the one that
+        is held; the steps counted, the clock, tensors that take noise."""
         return {
             "noise/sigma": self._scheduled_sigma(),
             "noise/step": float(self.step_count),

@@ -134,16 +134,14 @@ class InWeights(Noise):
         self._adder = self.roll.adder()
         members, step = self._adder.members, self.step_count + 1
         if self._planned != self.roll.looks:
-            self._kinds = list(
-                {(m.group, m.first_lr, m.even_frozen) for m in members if not m.frozen}
-            )
+            self._kinds = list({(m.group, m.first_lr, m.guest) for m in members if not m.frozen})
         found = by_group(self._kinds, self.together, self._sigma, self._schedule, step)
-        if self.drawing.layers == "one":
-            found.append(float(self.drawing.number(step)))  # whose turn it is
+        if self.drawing.layers == "one" or self.drawing.hold > 1:
+            found.append(float(self.drawing.number(step)))  # whose turn it is, and if it is held
         if self._planned == self.roll.looks and found == self._by_group:
             return  # σ of a thousand tensors is what it was
         self._sigmas = self._next_sigmas(members)
-        self._elements = elements_by_sigma(members, self._sigmas)
+        self._elements = elements_by_sigma(members, self._acting(members, self._sigmas))
         self._planned, self._by_group = self.roll.looks, found
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -259,7 +257,7 @@ class InWeights(Noise):
         """Say that the weights were just replaced by clean ones: they carry no draw."""
         self._refuse_inside_clean("reset()")
         super().reset()
-        self._last = None
+        self._last, self._planned = None, -1
         self._watch.forget()
 
     def vouch(self) -> None:

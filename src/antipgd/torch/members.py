@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,6 +63,7 @@ class Member:
     key: int = 0
     shares: Tensor | None = None  # of σ, by filter, where it is relative to them
     even_frozen: bool = False  # takes noise though nothing trains it: a base below adapters
+    guest: bool = False  # no optimizer has it: it only stands behind its group
 
     @property
     def frozen(self) -> bool:
@@ -176,6 +178,17 @@ def rms(parameter: Tensor) -> float:
     return float(f"{norm / math.sqrt(parameter.numel()):.4g}")
 
 
+def _first_rate(group: Mapping[str, Any]) -> float | None:
+    """The learning rate that schedule="lr" is relative to: the one that a scheduler began with.
+
+    OneCycleLR begins with a small part of the largest, which it notes.
+    """
+    rate = group.get("initial_lr", group.get("lr"))
+    if rate is not None and {"initial_lr", "max_lr", "min_lr"} <= group.keys():
+        rate = group["max_lr"]
+    return None if rate is None else float(rate)
+
+
 def find_members(
     optimizer: Grouped,
     names: Mapping[int, str],
@@ -190,7 +203,7 @@ def find_members(
     members: list[Member] = []
     position = 0
     for index, group in enumerate(optimizer.param_groups):
-        rate = group.get("initial_lr", group.get("lr"))
+        rate = _first_rate(group)
         for place, parameter in enumerate(group["params"]):
             name = names[id(parameter)]
             if not is_excluded(rules, name, parameter):
@@ -199,7 +212,7 @@ def find_members(
                 members.append(
                     Member(
                         parameter, name, str(position), index, place, name,
-                        None if rate is None else float(rate), 1.0, [0.0] * (len(taps) - 1),
+                        rate, 1.0, [0.0] * (len(taps) - 1),
                     )
                 )  # fmt: skip
             position += 1
@@ -217,13 +230,13 @@ def with_frozen(
     """The members, and those parameters of the model that are to take noise though frozen.
 
     Those that no optimizer has stand behind the first param group, whose learning rate they follow
-    under schedule="lr" and with which they are saved.
+    under schedule="lr" and with which they are saved, but whose own σ they do not take.
     """
     named = {canonical_name(name): p for name, p in model.named_parameters()}
     check_rules(rules, list(named), "frozen")
     known = {id(member.parameter): member for member in members}
     group = optimizer.param_groups[0]
-    rate = group.get("initial_lr", group.get("lr"))
+    rate = _first_rate(group)
     more: list[Member] = []
     for name, parameter in named.items():
         if not is_excluded(rules, name, parameter):
@@ -233,11 +246,10 @@ def with_frozen(
             known[id(parameter)].even_frozen = True
         else:
             place = len(group["params"]) + len(more)
-            first_lr = None if rate is None else float(rate)
             more.append(
                 Member(
-                    parameter, name, name, 0, place, name, first_lr, 1.0,
-                    [0.0] * (len(taps) - 1), even_frozen=True,
+                    parameter, name, name, 0, place, name, rate, 1.0,
+                    [0.0] * (len(taps) - 1), even_frozen=True, guest=True,
                 )
             )  # fmt: skip
     return [*members, *more]

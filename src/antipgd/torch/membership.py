@@ -18,6 +18,7 @@ from torch import Tensor
 from antipgd.noise.laws import Law
 from antipgd.noise.taps import Taps
 from antipgd.torch.adding import Adder
+from antipgd.torch.advice import say_zeros
 from antipgd.torch.members import (
     Exclude,
     Member,
@@ -34,6 +35,9 @@ from antipgd.torch.members import (
 from antipgd.torch.record import ELEMENT, FILTER
 from antipgd.torch.shares import measured
 from antipgd.torch.together import Grouped
+
+_PLACED = ("group", "place", "position", "guest")
+"""What of a member may change with the optimizer's list."""
 
 
 class Membership:
@@ -66,6 +70,7 @@ class Membership:
         self._adder = Adder([], law)
         self._as_looked_at: tuple[list[bool], list[torch.dtype]] | None = None
         self._giving_back = False  # a frozen member has draws in it
+        self._asleep: list[Member] = []  # zeros that are frozen: their σ is to be measured yet
         self.looks = 0
         """How often something was new about who takes noise."""
 
@@ -103,6 +108,7 @@ class Membership:
     def set_keys(self, seed: int) -> None:
         """Draw from the streams of this seed."""
         set_keys(self.members, seed, self._namespace)
+        self._asleep = self._frozen_zeros()
         self._adder, self._as_looked_at = Adder(self._noisy(), self._law), None
 
     def measure(self, of: Callable[[Tensor], Tensor] | None = None) -> None:
@@ -113,6 +119,22 @@ class Membership:
                 raise ValueError(f"relative sigma: the weights of {member.name!r} are not finite")
         for member, (scale, shares) in zip(self.members, found, strict=True):
             member.scale, member.shares = scale, shares
+        self._asleep = self._frozen_zeros()
+
+    def _frozen_zeros(self) -> list[Member]:
+        return [member for member in self.members if member.frozen and member.scale == 0]
+
+    def _wake(self) -> None:
+        """Measure zeros that were unfrozen, whose values may have come since.
+
+        Those that take noise stay as they were measured: no other σ comes to them without a word.
+        """
+        woken = [member for member in self._asleep if not member.frozen]
+        for member in woken:
+            member.scale, member.shares = self._measured(member, _itself)
+        if woken:
+            self._asleep = [member for member in self._asleep if member.frozen]
+            say_zeros([member.name for member in woken if member.scale == 0])
 
     def _measured(
         self, member: Member, of: Callable[[Tensor], Tensor]
@@ -133,8 +155,8 @@ class Membership:
         for i, member in enumerate(members):
             old = before.get(id(member.parameter))
             if old is not None:
-                place = {"group": member.group, "place": member.place, "position": member.position}
-                members[i] = replace(old, **place)  # type: ignore[arg-type]
+                place = {name: getattr(member, name) for name in _PLACED}
+                members[i] = replace(old, **place)
         set_keys(members, seed, self._namespace)
         return members
 
@@ -150,21 +172,28 @@ class Membership:
         return members
 
     def refresh(self, optimizer: Grouped, seed: int) -> list[Member]:
-        """Take in parameters that the optimizer has got since the last step; return those gone."""
+        """Take in parameters that the optimizer has got since the last step, or that were unfrozen;
+        return those gone."""
+        self._wake()
         members = self.as_listed(optimizer, seed)
         if members is self.members:
             return []
+        zeros: list[Member] = []
         gone = {id(member.parameter): member for member in self.members}
         for i, member in enumerate(members):
             known = gone.pop(id(member.parameter), None)
             if known is not None:  # the same one, which a step that is under way may have
-                known.group, known.place = member.group, member.place
-                known.position = member.position
+                for name in _PLACED:
+                    setattr(known, name, getattr(member, name))
                 members[i] = known
+            elif member.scale == 0:
+                zeros.append(member)
         self._listed, self._names = _listed(optimizer), self._names_now(optimizer)
         self.members = members
         self._kept = _parameters(optimizer)
         self._adder, self._as_looked_at = Adder(self._noisy(), self._law), None
+        self._asleep += [member for member in zeros if member.frozen]
+        say_zeros([member.name for member in zeros if not member.frozen])
         return list(gone.values())
 
     def _noisy(self) -> list[Member]:

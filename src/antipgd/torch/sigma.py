@@ -34,7 +34,7 @@ def next_sigmas(
     """σ of each member's draw at `step`; 0 while it is frozen."""
     group_sigmas = _GroupSigmas(optimizers, sigma, schedule, step)
     found = [  # at every step of every tensor, so quickly
-        group_sigmas[m.group, m.first_lr, m.even_frozen] * m.scale
+        group_sigmas[m.group, m.first_lr, m.guest] * m.scale
         if m.parameter.requires_grad or m.even_frozen
         else 0.0
         for m in members
@@ -52,7 +52,7 @@ def by_group(
     schedule: Schedule | str | None,
     step: int,
 ) -> list[float]:
-    """σ before scaling of each kind of member: its group, first learning rate, even_frozen."""
+    """σ before scaling of each kind of member: its group, first learning rate, whether a guest."""
     found = _GroupSigmas(optimizers, sigma, schedule, step)
     return [found[kind] for kind in kinds]
 
@@ -60,7 +60,7 @@ def by_group(
 class _GroupSigmas(dict[tuple[int, float | None, bool], float]):
     """σ of a param group's draw before scaling, by the group and its first learning rate.
 
-    The third says that the parameter is not the group's own.
+    The third says that the parameter is a guest, not the group's own.
     """
 
     def __init__(
@@ -79,6 +79,17 @@ class _GroupSigmas(dict[tuple[int, float | None, bool], float]):
         own = sigma if key[2] else sigma_of(group, optimizers.owners[key[0]], sigma)
         self[key] = check_sigma(own) * times
         return self[key]
+
+
+def highest_rate(members: Sequence[Member], optimizers: Together) -> tuple[float, float, float]:
+    """The largest learning rate relative to its first value among who takes noise, and both."""
+    kinds = {(m.group, m.first_lr) for m in members if not m.frozen}
+    groups = optimizers.param_groups
+    found = [
+        (_relative_rate(first, groups[index]), first or 0.0, float(groups[index]["lr"]))
+        for index, first in kinds
+    ]
+    return max(found, default=(0.0, 0.0, 0.0))
 
 
 def _relative_rate(first_lr: float | None, group: Mapping[str, Any]) -> float:

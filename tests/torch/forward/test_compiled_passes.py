@@ -240,6 +240,33 @@ def test_a_weight_read_past_the_noise():
         optimizer.step()
 
 
+def test_what_the_audit_cannot_follow_is_said_once(caplog):
+    """A weight that is read past the noise as well as through it, in one graph."""
+    model, run = raw_reads()["half"]
+    optimizer = sgd(model)
+    perturb(model, optimizer, SIGMA, seed=SEED)
+    compiled = torch.compile(model, **AOT)
+    for _ in range(3):
+        weighted(run(compiled, batch())).backward()
+        optimizer.step()
+    assert [text for text in caplog.messages if "which read 'w' through the noise" in text] == [
+        "the audit cannot follow passes under torch.compile, which read 'w' through the noise: "
+        "whether also past it is not known. To have that looked at, make one step before compiling"
+    ]
+
+
+def test_one_step_before_compiling_has_everything_looked_at(caplog):
+    model, optimizer, _ = setup(mlp)
+    steps(model, optimizer, batch(), 1)
+    steps(torch.compile(model, **AOT), optimizer, batch(), 2)
+    assert "the audit" not in caplog.text
+    model, run = raw_reads()["half"]
+    perturb(model, other := sgd(model), SIGMA, seed=SEED)
+    weighted(run(model, batch())).backward()
+    with pytest.raises(RuntimeError, match="read without noise in a training pass: 'w'"):
+        other.step()
+
+
 def test_draws_by_micro_batch_are_refused_inside_a_graph():
     model, _, _ = setup(mlp, draws="micro-batch")
     with pytest.raises(Exception, match=r"draws=.micro-batch. does not work under torch.compile"):

@@ -6,8 +6,9 @@ import logging
 import pytest
 import torch
 
+from antipgd.noise import Window
 from antipgd.torch import attach, noise_of, perturb
-from antipgd.torch.forward.listening import UNHEARD
+from antipgd.torch.forward.listening import UNHEARD, UNREAD
 from job import batch, make_model, sgd
 
 WORDS = "has made no step: its draw stands still"
@@ -219,3 +220,80 @@ def test_parameters_that_model_and_optimizer_get_together_are_followed():
         trained.append(model)
     for p, q in zip(*(model.parameters() for model in trained), strict=True):
         assert torch.equal(p, q)
+
+
+class TestTrainedInEvalMode:
+    """As `from_pretrained` leaves a model, or an evaluation after which nobody calls train()."""
+
+    WORDS = "no pass in training mode since step"
+
+    def test_is_warned_of_once(self):
+        model = make_model()
+        optimizer = sgd(model)
+        noise = perturb(model, optimizer, 0.1)
+        train(model, optimizer, 3)
+        model.eval()
+        train(model, optimizer, UNREAD - 1)
+        with pytest.warns(UserWarning, match=rf"{self.WORDS} 3: .* call model.train\(\) before"):
+            train(model, optimizer)
+        train(model, optimizer, 2 * UNREAD)
+        assert noise.step_count == 3 + 3 * UNREAD
+
+    def test_of_several_optimizers(self):
+        model = make_model().eval()
+        named = list(model.named_parameters())
+        each = [torch.optim.SGD(part, lr=0.1) for part in (named[:2], named[2:])]
+        perturb(model, each, 0.1)
+
+        class Both:
+            @staticmethod
+            def step():
+                for optimizer in each:
+                    optimizer.step()
+
+        with pytest.warns(UserWarning, match=f"{self.WORDS} 0"):
+            train(model, Both, UNREAD)
+
+    def test_compiled(self):
+        """Which the audit refuses at once, where there is one."""
+        model = make_model().eval()
+        optimizer = sgd(model)
+        perturb(model, optimizer, 0.1, audit=False)
+        with pytest.warns(UserWarning, match=f"{self.WORDS} 0"):
+            train(torch.compile(model, backend="aot_eager", fullgraph=True), optimizer, UNREAD)
+
+    @pytest.mark.parametrize("case", ["paused", "no sigma", "window", "looks", "part", "compiled"])
+    def test_no_alarm(self, case):
+        """Where there is no noise to be read, or passes in training mode are made between."""
+        model, call = make_model(), None
+        optimizer = sgd(model)
+        sigma = 0.0 if case == "no sigma" else 0.1
+        noise = perturb(model, optimizer, sigma, schedule=Window(0, 2))
+        if case in ("looks", "part", "compiled"):
+            noise.stop()
+            noise = perturb(model, optimizer, sigma)
+        if case == "paused":
+            noise.pause()
+        if case == "compiled":
+            call = torch.compile(model, backend="aot_eager")
+        if case in ("paused", "no sigma", "window"):
+            model.eval()
+        if case == "part":
+            model.eval()[0].train()
+        for _ in range(2 * UNREAD):
+            if case == "looks":
+                model.eval()(batch()[0]).sum().item()
+                model.train()
+            train(call or model, optimizer)
+
+    def test_passes_of_which_nobody_hears(self):
+        """As a CUDA graph replays them, and an evaluation between."""
+        model = make_model()
+        optimizer = sgd(model)
+        perturb(model, optimizer, 0.1, audit=False)
+        for _ in range(2 * UNREAD):
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            with torch.no_grad():
+                model.eval()(batch()[0])
+            optimizer.step()

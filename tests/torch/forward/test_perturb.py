@@ -491,6 +491,28 @@ def test_a_frozen_base_takes_noise_where_asked():
         perturb(model, optimizer, SIGMA, frozen="1.*")
 
 
+def test_who_takes_noise_though_frozen_takes_that_of_its_group():
+    """What no optimizer has takes the noise's own; when one gets it, that of the group."""
+    model = make(torch.float64)
+    model[0].requires_grad_(False)
+    groups = [{"params": model[3].parameters(), "sigma": 0.02}, {"params": model[5].parameters()}]
+    optimizer = torch.optim.SGD(groups, lr=0.01)
+    noise = perturb(model, optimizer, SIGMA, seed=SEED, frozen="*")
+
+    def sigmas():
+        return {m.name: s for m, s in zip(noise.members, noise.sigmas(), strict=True)}
+
+    found = sigmas()
+    assert {found[name] for name in ("3.weight", "3.bias")} == {0.02}
+    assert {found[name] for name in ("0.weight", "0.bias", "5.weight")} == {SIGMA}
+    assert noise.metrics()["noise/sigma"] == SIGMA
+    model[3].weight.requires_grad_(False)
+    assert sigmas()["3.weight"] == 0.02
+    optimizer.add_param_group({"params": model[0].parameters(), "sigma": 0.01})
+    counted(model, optimizer, 1)
+    assert {sigmas()[name] for name in ("0.weight", "0.bias")} == {0.01}
+
+
 def test_freezing_and_unfreezing_as_in_the_other_form():
     model, other = make(torch.float64), make(torch.float64)
     optimizer = torch.optim.SGD(model.named_parameters(), lr=0.01)

@@ -1,6 +1,7 @@
 """Ways of reading a weight: noisy in a training pass, clean outside it, or refused by name."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -359,6 +360,28 @@ def test_a_weight_read_past_the_noise(how, memory):
     weighted(run(model, batch())).backward()
     with pytest.raises(RuntimeError, match="read without noise"):  # again, not once
         optimizer.step()
+
+
+@pytest.mark.parametrize("how", ["list", "half"])
+@pytest.mark.parametrize("look", ["eval", "off"])
+def test_a_look_without_gradients_before_a_step_does_not_excuse_it(how, look):
+    model, run = raw_reads()[how]
+    optimizer = sgd(model)
+    noise = perturb(model, optimizer, SIGMA, seed=SEED)
+    with torch.no_grad(), noise.off() if look == "off" else nullcontext():
+        run(model.train(look == "off"), batch())
+    weighted(run(model.train(), batch())).backward()
+    with pytest.raises(RuntimeError, match="read without noise in a training pass: 'w'"):
+        optimizer.step()
+
+
+def test_a_pass_without_noise_that_has_gradients_excuses_what_it_reads():
+    model, run = raw_reads()["half"]
+    optimizer = sgd(model)
+    perturb(model, optimizer, SIGMA, seed=SEED)
+    weighted(run(model.eval(), batch())).backward()
+    weighted(run(model.train(), batch())).backward()
+    optimizer.step()
 
 
 def test_without_the_audit_it_is_the_users_business():

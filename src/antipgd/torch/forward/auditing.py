@@ -4,6 +4,7 @@ A weight that a pass reads past us (from a list of its own, through named_parame
 silently. Each parameter is looked at until the first step that it has a gradient for.
 """
 
+import logging
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +15,8 @@ from torch import Tensor
 from antipgd.torch.forward.compiled import compiled_reads, watchers
 from antipgd.torch.parts import is_sharded
 from antipgd.torch.stepping import is_captured
+
+log = logging.getLogger("antipgd")
 
 ROUNDINGS = 64  # that the order of a sum may make, in units of the type's precision
 
@@ -30,6 +33,7 @@ class Audit:
         self._leaves: dict[str, list[weakref.ref[Tensor]]] = {}
         self._seen: set[str] = set()
         self._excused: set[str] = set()
+        self._compiled: list[str] = []  # read in compiled passes, so let go unseen
         self.raw: dict[str, float] = {}
         """By name, the share of a gradient that did not come through w."""
         watchers.add(self)
@@ -112,6 +116,7 @@ class Audit:
         if self._keys.get(name) in compiled_reads:  # whose gradients nobody sees on their way
             compiled_reads.discard(self._keys[name])
             self._forget(name)
+            self._compiled.append(name)
             return
         if name in self._excused:
             return
@@ -151,6 +156,7 @@ class Audit:
             self._forget(name)
         self._seen.clear()
         self._excused.clear()
+        self._say_compiled()
         if not self.raw:
             return
         found = ", ".join(f"{name!r} ({share * 100:.3g}%)" for name, share in self.raw.items())
@@ -162,6 +168,16 @@ class Audit:
             f"attribute that holds it, and call the model, not one of its methods. If that is "
             f"meant (a penalty on the clean weights in the loss), perturb(..., audit=False)"
         )
+
+    def _say_compiled(self) -> None:
+        names, self._compiled = self._compiled, []
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            log.warning(
+                "the audit cannot follow passes under torch.compile, which read %s%s through the "
+                "noise: whether also past it is not known. To have that looked at, make one step "
+                "before compiling", ", ".join(map(repr, names[:3])), more,
+            )  # fmt: skip
 
 
 def _dense(gradient: Tensor) -> Tensor:

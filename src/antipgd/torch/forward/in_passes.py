@@ -66,6 +66,7 @@ class InPasses(Noise):
         self._stepped: set[int] = set()  # optimizers that made a step since the draw
         self._loaded: dict[int, int] = {}  # the steps of what was loaded since the last step
         self._waits = False  # for the end of a backward pass in which a step was made
+        self._waiting: set[int] = set()  # optimizers that made it
         self._planned: list[float] = []  # σ of the draw that a step under way leads to
         self._places: list[tuple[Slots, str, Seat]] = []
         self._listening = Listening()
@@ -273,16 +274,19 @@ class InPasses(Noise):
             self._parting.step(self._progress)
 
     def _count(self, optimizer: Optimizer) -> None:
+        own = {id(optimizer)}
         if in_backward():  # a step of one parameter, as soon as its gradient is there
+            self._waiting |= own
             self._advance_after_backward()
             return
         if self._waits:  # for a backward pass that failed
-            self._waits = False
-            self._advance()
-        if self._passes.seen or not self._stepped or id(optimizer) in self._stepped:
-            self._advance()
+            self._advance_waiting()
+        if self._passes.seen or not self._stepped or own <= self._stepped:
+            self._advance(own)
             self._stepped = set()
-        self._stepped.add(id(optimizer))
+        else:
+            self._count_progress(own)
+        self._stepped |= own
 
     def _advance_after_backward(self) -> None:
         if not self._waits:
@@ -292,20 +296,32 @@ class InPasses(Noise):
 
     def _backward_ended(self) -> None:
         if self._waits:
-            self._waits = False
-            self._advance()
+            self._advance_waiting()
             self._stepped = set()
 
-    def _advance(self) -> None:
-        """n ← n + 1, and a new draw where the last one was held long enough."""
-        members, sigmas = self.members, self._planned
+    def _advance_waiting(self) -> None:
+        self._waits = False
+        by, self._waiting = self._waiting, set()
+        self._advance(by)
+
+    def _advance(self, by: set[int]) -> None:
+        """n ← n + 1 by a step of these optimizers, and a new draw where the last one was held long
+        enough."""
         if self.step_count % self.drawing.hold == 0:
-            for member, sigma in zip(members, sigmas, strict=True):
+            for member, sigma in zip(self.members, self._planned, strict=True):
                 member.sigmas = [sigma, *member.sigmas][: len(self.taps) - 1]
         self.step_count += 1
-        self.counting.advance(self.together, elements_by_sigma(members, sigmas))
-        self._passes.seen = False
+        self._count_progress(by)
+        passes, noisy = self._passes, any(member.sigmas[0] for member in self.members)
+        trained, evaluated = passes.seen, passes.evaluated
+        passes.seen = passes.evaluated = False
         self._set_draws()
+        self._listening.counted(self.step_count, noisy, trained, evaluated)  # last: it may warn
+
+    def _count_progress(self, by: set[int]) -> None:
+        """Let the clock go on by the newest draw, for what these optimizers have moved."""
+        sigmas = [member.sigmas[0] for member in self.members]
+        self.counting.advance(self.together, elements_by_sigma(self.members, sigmas), by)
 
     # What users call
 

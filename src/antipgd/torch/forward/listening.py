@@ -1,7 +1,8 @@
 """Whether the optimizers that a noise listens to are those that train the model.
 
 Libraries make optimizers and models anew (skorch's `fit` does both). Then the noise would stand
-still: no draw would change any more, or no pass would read one. Knows passes and steps, not draws.
+still: no draw would change any more, or no pass would read one. Nor does any where nobody has
+called `model.train()`. Knows passes and steps, not draws.
 """
 
 import logging
@@ -17,6 +18,9 @@ from antipgd.torch.forward.passes import Seat
 UNHEARD = 20
 """Changes of the weights between passes, one after the other, that come from no step we hear of."""
 
+UNREAD = 20
+"""Steps, one after the other, with gradients of passes in eval mode alone."""
+
 log = logging.getLogger("antipgd")
 
 
@@ -29,6 +33,7 @@ class Listening:
         self._inside = False  # of a step, whose closures make passes
         self._version: int | None = None
         self._unheard = 0
+        self._unread = 0
 
     def of(self, optimizer: Optimizer) -> Callable[[], None]:
         """Say so if this optimizer is deleted before it has made a step; returns what ends it."""
@@ -75,6 +80,24 @@ class Listening:
                 f"the weights have changed {UNHEARD} times between passes, but the optimizer that "
                 f"this noise was given has made no step: its draw stands still. Was the optimizer "
                 f"made anew after perturb? stop() the noise and perturb with the new one",
+                stacklevel=2,
+            )
+
+    def counted(self, step: int, noisy: bool, trained: bool, evaluated: bool) -> None:
+        """Warn, once, if step after step no pass has read the noise that there is (`noisy`).
+
+        Only where passes in eval mode were seen instead: of those that a CUDA graph replays nobody
+        hears.
+        """
+        if self._unread > UNREAD:
+            return
+        self._unread = self._unread + 1 if noisy and evaluated and not trained else 0
+        if self._unread == UNREAD:
+            self._unread += 1
+            warnings.warn(
+                f"no pass in training mode since step {step - UNREAD}: those of the last {UNREAD} "
+                f"steps were in eval mode, where weights are read without noise; call "
+                f"model.train() before the loop's passes",
                 stacklevel=2,
             )
 

@@ -75,6 +75,7 @@ class Passes:
         self.depth = 0
         self.off = 0
         self.seen = False  # whether a training pass began since the last step
+        self.evaluated = False  # whether one in eval mode did, with gradients
         self.on_begin: Callable[[], bool] = lambda: True  # whether there is noise still
         self.noisy = self.clean = False  # whether one with noise did, or one inside off()
         self.hook_id = RemovableHandle(OrderedDict()).id  # of the hooks around the modules' calls
@@ -187,7 +188,10 @@ class Passes:
         if self._is_stale():
             self.settle()
         if self.depth == 0:
-            if not module.training or not (in_backward() or self.on_begin()):
+            if not module.training:
+                self.evaluated = self.evaluated or torch.is_grad_enabled()
+                return
+            if not (in_backward() or self.on_begin()):
                 return
             self._begin()
         elif self._calls and self._thread != threading.get_ident():
@@ -332,8 +336,8 @@ class Passes:
         return self._formed(seat, z)
 
     def _read_clean(self, seat: Seat, z: Tensor) -> Tensor:
-        """z, rightly: its gradient need not come through w."""
-        if self.audit is not None:
+        """z, rightly: its gradient, if there will be one, need not come through w."""
+        if self.audit is not None and torch.is_grad_enabled():
             self.audit.excuse(seat.name)
         return z
 

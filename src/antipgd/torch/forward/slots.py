@@ -82,6 +82,8 @@ class Enter:
                     self.passes.clean = True
                 else:
                     self.passes.noisy = True
+            elif torch.is_grad_enabled() and not torch.compiler._is_exporting_flag:
+                self.passes.evaluated = True
             return
         self.passes.enter(module, _call(sys._getframe(1)))
 
