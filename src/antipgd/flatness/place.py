@@ -74,9 +74,10 @@ class Place:
     ) -> Eigenvalues:
         """The `k` eigenvalues of ∇²L that are largest in magnitude ("LM"), largest or smallest.
 
-        "LA" are the largest with their sign, "SA" the smallest. `tolerance` bounds the residuals
-        relative to the eigenvalues. If about `max_products` do not suffice, a `ToleranceWarning`
-        says what was reached, and that is returned.
+        "LA" are the largest with their sign, "SA" the smallest. Equal ones count as often as they
+        are there: for k > 1 products are spent on looking for others beside those found.
+        `tolerance` bounds the residuals relative to the eigenvalues. If about `max_products` do not
+        suffice, a `ToleranceWarning` says what was reached, and that is returned.
         """
         with self._setting.entered() as objective:
             return measured_eigenvalues(
