@@ -25,7 +25,7 @@ from antipgd.flatness.measuring import measuring
 from antipgd.flatness.objective import Loss, Objective
 from antipgd.flatness.rehearsing import LOWERED, REHEARSED, UNSTABLE, Rate, rate_of, rehearsal
 from antipgd.theory import finder
-from antipgd.torch.advice import TriedSigma, drowned
+from antipgd.torch.advice import TriedSigma, Units, drowned
 from antipgd.torch.members import rms
 
 GRID = tuple(np.geomspace(10**-3.5, 10**0.5, 17))  # times the root mean square of all weights
@@ -113,7 +113,8 @@ class _Search:
         sigma, steps, left = self._fitting(objective, watched, choice, drawn, here)
         lower = sigma / choice.sigma
         return FoundSigma(
-            sigma=TriedSigma(sigma, self.relative), relative=self.relative,
+            sigma=TriedSigma(sigma, self.relative, self._units(objective)),
+            relative=self.relative,
             low=lower * choice.low, high=lower * choice.high,
             judged=judged, share=self.share, scale=float(scale), here=here, loss=objective.value(),
             steps=steps, left=left, planned=self.steps,
@@ -122,6 +123,13 @@ class _Search:
             rows=tuple((sigma, one, one.mean / scale)
                        for sigma, one in zip(sigmas, costs, strict=True)),
         )  # fmt: skip
+
+    def _units(self, objective: Objective) -> Units:
+        """What a relative σ is in units of, so that it can be used in those."""
+        if not self.relative:
+            return ()
+        named = zip(objective.names, objective.tensors, strict=True)
+        return tuple((name, tuple(tensor.shape), rms(tensor)) for name, tensor in named)
 
     def _drowns(self, objective: Objective, sigma: float) -> str | None:
         named = zip(objective.names, objective.tensors, strict=True)
@@ -174,7 +182,8 @@ def find_sigma(
     takes one by chance: give `scale` where classes differ in size), or False for the loss. `scale`
     is what there is to lose, in place of what zero weights give less that here. The grid is by
     default 17 σ from 0.0003 to 3 times the root mean square of the weights. With `relative` σ is in
-    units of each tensor's own, as in `attach`. `draws` pairs take 2 × draws × len(grid) passes over
+    units of each tensor's own, here: `attach` and `perturb` keep those units if they are given what
+    was found (`found` or `found.sigma`). `draws` pairs take 2 × draws × len(grid) passes over
     the batches. With a learning rate and momentum, given or read from `optimizer`, it also
     rehearses up to 200 steps with that noise and tells after how many its cost has halved; if
     `steps` are planned and fewer, a `TooFewStepsWarning` says so. A σ that breaks the rehearsal is
