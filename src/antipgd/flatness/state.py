@@ -160,6 +160,21 @@ def _in_all(module: nn.Module | None, tensors: list[Tensor]) -> list[Tensor]:
 
 
 @contextmanager
+def attention_as_written() -> Generator[None]:
+    """Transformers in evaluation mode without their fast path, which is taken for values only.
+
+    It computes other numbers at masked places than what is differentiated: values and derivatives
+    would be of two functions.
+    """
+    found = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(found)
+
+
+@contextmanager
 def undisturbed(
     module: nn.Module | None,
     tensors: list[Tensor],
@@ -179,6 +194,7 @@ def undisturbed(
         for device in {"cpu", *(tensor.device.type for tensor in tensors)}:
             stack.enter_context(torch.autocast(device, enabled=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(attention_as_written())
         stack.enter_context(kept_generators(generators))
         if float64:
             stack.enter_context(in_float64(_in_all(module, tensors)))
