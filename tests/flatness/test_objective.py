@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from antipgd.flatness import NotDeterministicError, hessian_trace
+from antipgd.flatness import NotDeterministicError, expected_sharpness, hessian_trace
 from antipgd.flatness import objective as objective_module
 from antipgd.flatness.inputs import named_tensors, tensors_in
 from antipgd.flatness.measuring import measuring
@@ -170,6 +170,7 @@ def test_views_scalars_empties_and_strided_parameters():
     assert found.mean == pytest.approx(float(12 * scalar**2 + 6 * strided.sum()))
     assert found.parameters["empty"].mean == 0
     assert np.isfinite(found.scaled.mean)
+    assert expected_sharpness(loss, params, None, 1e-3).mean > 0
 
 
 # Batches

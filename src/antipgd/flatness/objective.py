@@ -62,6 +62,8 @@ class Objective:
         self.graph_bytes = 0  # that a graph keeps; this and the next are found by the first look
         self.operations: set[str] = set()
         self._one_by_one = False
+        self.before_products: Callable[[], None] | None = None
+        """Is called once, before the first product."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -117,7 +119,7 @@ class Objective:
         """The last axis of `flat` cut into the parameters' shapes; leading axes stay."""
         lead = flat.shape[:-1]
         cut = flat.split(self.sizes, dim=-1)
-        return [part.reshape(*lead, *t.shape) for part, t in zip(cut, self.tensors, strict=True)]
+        return [part.reshape((*lead, *t.shape)) for part, t in zip(cut, self.tensors, strict=True)]
 
     @contextmanager
     def moved(self, displacement: Tensor) -> Generator[None]:
@@ -177,12 +179,15 @@ class Objective:
 
     def products(self, vectors: Tensor) -> Tensor:
         """H·v for each row v; with `ranks`, each rank takes its share of the rows."""
-        self.products_taken += len(vectors)
         if any(name.endswith("::Error") for name in self.operations):
             raise ValueError(
                 "loss has an operation that can be differentiated only once, which would leave "
                 "its part of the Hessian out; write it with torch operations"
             )
+        look, self.before_products = self.before_products, None
+        if look is not None:
+            look()
+        self.products_taken += len(vectors)
         found = self._shared_products(vectors) if self.ranks else self._own_products(vectors)
         finite = bool(torch.isfinite(found.sum())) or bool(torch.isfinite(found).all())
         if not finite:  # the sum is quickly had and tells in all but a strange case
@@ -191,6 +196,12 @@ class Objective:
                 "derivative here (a root or a norm at zero?) or it overflows (float64=True?)"
             )
         return found
+
+    def derivatives_of(self, batch: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient of one batch's loss, laid end to end, and H·v, which is not counted."""
+        gradient, total = self.gradient_graph(batch), torch.zeros_like(vectors)
+        self._add_products(total, gradient, vectors, 1.0)
+        return torch.cat([part.detach().reshape(-1) for part in gradient]), total
 
     def rows_at_once(self, matrices: int) -> int:
         """How many vectors fit into memory if each is there in so many copies."""

@@ -7,7 +7,7 @@ option, the tensors' storage. Knows nothing of what is measured in between.
 import random
 import threading
 from collections.abc import Generator, Iterable
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import numpy as np
 import torch
@@ -153,10 +153,10 @@ def in_float64(tensors: Iterable[Tensor]) -> Generator[None]:
             tensor.grad = grad
 
 
-def _in_all(module: nn.Module | None, tensors: list[Tensor]) -> list[Tensor]:
+def all_in_float64(module: nn.Module | None, tensors: list[Tensor]) -> AbstractContextManager[None]:
     """The tensors, and the frozen parameters and the buffers beside them."""
     owned = [] if module is None else [*module.parameters(), *module.buffers()]
-    return list({id(tensor): tensor for tensor in (*tensors, *owned)}.values())
+    return in_float64({id(tensor): tensor for tensor in (*tensors, *owned)}.values())
 
 
 @contextmanager
@@ -197,7 +197,7 @@ def undisturbed(
         stack.enter_context(attention_as_written())
         stack.enter_context(kept_generators(generators))
         if float64:
-            stack.enter_context(in_float64(_in_all(module, tensors)))
+            stack.enter_context(all_in_float64(module, tensors))
         kept = stack.enter_context(kept_modules(dict.fromkeys(known)))
         stack.enter_context(kept_tensors(tensors))
         yield kept
