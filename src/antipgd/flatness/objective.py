@@ -3,7 +3,7 @@
 Values, and products of the Hessian with many vectors at once. Batches are streamed: the graph of a
 batch lives while its products are taken. Each batch counts by its number of examples (the first
 axis of the first tensor in it), so that unequal batches of a mean loss give the mean over all
-examples; where no tensor is found all count alike.
+examples; where no tensor is found all count alike, which is warned of.
 """
 
 import math
@@ -30,6 +30,7 @@ FIXED = (
     "switch off shuffling and augmentation (shuffle=False), or pass list(batches) to measure on "
     "one fixed draw of them"
 )
+_TWO_MEANS = f"the mean loss over the batches was {{!r}} and then {{!r}}: {FIXED}"
 _SAME_LOSS = {torch.float32: 1e-5, torch.float64: 1e-12}  # kernels may add in another order
 
 
@@ -79,6 +80,11 @@ class Objective:
         """Probe vectors for these parameters."""
         return Probes(seed, self.names, self.sizes, self.dtype, self.device, law)
 
+    @property
+    def has_batches(self) -> bool:
+        """Whether the loss is of batches."""
+        return self._batches is not None
+
     def batches(self) -> Generator[tuple[float, Any]]:
         """Each batch with the weight it has in the mean."""
         if self._batches is None:
@@ -109,6 +115,13 @@ class Objective:
             total += weight * float(self.loss(batch))
             weights += weight
         return total / weights
+
+    def steady_value(self) -> float:
+        """L(w), refused where a second pass over the data gives another."""
+        value, again = self.value(), self.value()
+        if self.differ(value, again):
+            raise NotDeterministicError(_TWO_MEANS.format(value, again))
+        return value
 
     @torch.no_grad()
     def flat(self) -> Tensor:
@@ -234,9 +247,7 @@ class Objective:
     def _check_pass(self, mean: float) -> None:
         """Every pass over the data must have the same loss; looking at it costs nothing."""
         if self._mean is not None and self.differ(mean, self._mean):
-            raise NotDeterministicError(
-                f"the mean loss over the batches was {self._mean!r} and then {mean!r}: {FIXED}"
-            )
+            raise NotDeterministicError(_TWO_MEANS.format(self._mean, mean))
         self._mean = mean
 
     def differ(self, one: float, other: float) -> bool:

@@ -186,8 +186,8 @@ def at(
 
     `params` is a module (its trainable parameters), or tensors, with names if they come as a
     dictionary or pairs. A batch counts by its number of examples, the length of the first tensor
-    in it. Without `batches` the loss is called without argument. That loss and data are the same
-    at every look is checked here, once.
+    or array in it (seen in lists, tuples, dictionaries and dataclasses). Without `batches` the loss
+    is called without argument. That loss and data are the same at every look is checked here, once.
 
     `batch_norm` is None (as found), "eval", "train" or "estimated" (statistics averaged anew over
     the batches, here and once); `float64` measures in double precision (parameters, a module's

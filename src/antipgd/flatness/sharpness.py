@@ -142,7 +142,7 @@ def measured_sharpness(
     if not isinstance(trace, bool | Estimate | Measured):
         raise TypeError(f"trace must be True, False or an Estimate; got {type(trace).__name__}")
     scales = objective.flat().abs() if adaptive else None
-    drawn, at = Draws(seed, as_law(law), scales, antithetic), objective.value()
+    drawn, at = Draws(seed, as_law(law), scales, antithetic), objective.steady_value()
     samples, forms = _sampled(objective, sigmas, goal, drawn, at, quadratic=trace is True)
     found = []
     for one, column in zip(sigmas, samples.T, strict=True):
