@@ -124,7 +124,8 @@ class Setting:
         alone = undisturbed(
             self._module, tensors, self._float64, self._generators, called=self._called
         )
-        with without_noise_in_passes(tensors), alone as called:
+        owned = [] if self._module is None else list(self._module.parameters())
+        with without_noise_in_passes([*tensors, *owned]), alone as called:
             yield called
 
     def _check(self, called: Iterable[nn.Module], batch_norm: str | None) -> None:
