@@ -274,3 +274,17 @@ def test_without_a_second_order_there_is_no_remainder():
     loss, params, _ = quadratic()
     with pytest.raises(ValueError, match="pass trace=True"):
         _ = expected_sharpness(loss, params, None, 0.1).remainder
+
+
+def test_a_loss_of_other_parameters_is_refused():
+    loss, params, batches = network()
+    others = {name: tensor.clone() for name, tensor in params.items()}
+    for given in (loss, lambda batch: loss(batch).detach()):
+        with pytest.raises(ValueError, match="loss does not depend on any of params"):
+            expected_sharpness(given, others, batches, [0.1, 0.2])
+
+
+def test_a_loss_that_no_draw_changes_is_measured():
+    loss, params, batches = network()
+    found = expected_sharpness(lambda b: (loss(b) > 3).double(), params, batches, 1e-6)
+    assert found.mean == 0

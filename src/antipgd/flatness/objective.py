@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antipgd.flatness.inputs import converted, differentiable, double, examples_in
-from antipgd.flatness.probes import Probes
+from antipgd.flatness.probes import FAR, Probes
 
 Loss = Callable[..., Tensor]
 MEMORY = 2 * 2**30
@@ -30,6 +30,7 @@ FIXED = (
     "switch off shuffling and augmentation (shuffle=False), or pass list(batches) to measure on "
     "one fixed draw of them"
 )
+_INDEPENDENT = "loss does not depend on any of params"
 _TWO_MEANS = f"the mean loss over the batches was {{!r}} and then {{!r}}: {FIXED}"
 _SAME_LOSS = {torch.float32: 1e-5, torch.float64: 1e-12}  # kernels may add in another order
 
@@ -173,6 +174,14 @@ class Objective:
             total = shared.cpu().numpy()
         return total / weights
 
+    def check_depends(self, value: float) -> None:
+        """Refuse a loss that is L(w) far away from w, too."""
+        flat = self.flat()
+        size = float(flat.double().square().mean().sqrt()) or 1.0
+        far = self.probes(0, "gaussian").rows(FAR, 0, 3).mul_(10 * size)
+        if bool((self.values_at(torch.cat([-flat[None], far]), [1.0]) == value).all()):
+            raise ValueError(_INDEPENDENT)
+
     def gradient_at(self, displacement: Tensor) -> Tensor:
         """∇L at the parameters displaced by a flat vector, laid end to end."""
         total, weights = torch.zeros_like(displacement), 0.0
@@ -266,7 +275,7 @@ class Objective:
             )
         found = torch.autograd.grad(value, self.tensors, create_graph=True, allow_unused=True)
         if all(part is None for part in found):
-            raise ValueError("loss does not depend on any of params")
+            raise ValueError(_INDEPENDENT)
         return [torch.zeros_like(t) if g is None else g
                 for g, t in zip(found, self.tensors, strict=True)]  # fmt: skip
 

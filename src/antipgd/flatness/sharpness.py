@@ -144,6 +144,8 @@ def measured_sharpness(
     scales = objective.flat().abs() if adaptive else None
     drawn, at = Draws(seed, as_law(law), scales, antithetic), objective.steady_value()
     samples, forms = _sampled(objective, sigmas, goal, drawn, at, quadratic=trace is True)
+    if not samples.any():
+        objective.check_depends(at)
     found = []
     for one, column in zip(sigmas, samples.T, strict=True):
         estimate = estimated(column, goal.pilot, rounding_of(objective, at))
