@@ -286,6 +286,18 @@ def test_fractions_and_counts_in_a_gap():
     assert found.fraction_below(100.0).mean == pytest.approx(1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_share_is_negative_of_a_hessian_without_negative_eigenvalues(dtype):
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(30, n, generator=generator).to(dtype) for n in (100, 1))
+    w = torch.zeros(100, 1, dtype=dtype)  # of 70 directions without any curvature
+    found = spectrum(lambda b: ((b[0] @ w - b[1]) ** 2).mean(), [w], [(x, y)])
+    assert found.fraction_below(0.0).mean > 0.3  # as it is drawn: smoothed
+    assert found.negative_share.mean == found.metrics()["negative_share"] == 0
+    below = spectrum(lambda b: -((b[0] @ w - b[1]) ** 2).mean(), [w], [(x, y)], max_probes=30)
+    assert abs(below.negative_share.mean - 0.3) < 4 * below.negative_share.sem < 0.2
+
+
 @pytest.mark.parametrize("values", [np.zeros(50), np.full(50, 5.0), [3.0], [1.0, 2.0]])
 def test_exhausted_spaces_are_exact(values):
     found = spectrum(*diagonal(values))
