@@ -331,6 +331,29 @@ def test_a_sigma_that_was_found_is_not_warned_of_again(caplog):
         noise.stop()
 
 
+def test_answers_that_the_loss_may_mask_out_are_said_to_count(caplog):
+    model, batches, loss = network()
+
+    def masked(batch):
+        losses = nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+        return (losses * (batch[1] > 0)).mean()
+
+    def share(batch):
+        wrong = (model(batch[0]).argmax(1) != batch[1]) & (batch[1] > 0)
+        return wrong.double().mean()
+
+    with caplog.at_level("INFO", "antipgd"):
+        found = find_sigma(masked, model, batches)
+    assert "every answer counts" in caplog.text
+    assert "give errors=" in str(found)
+    assert "give errors=" in found.table
+    for given, options in ((loss, {}), (masked, {"errors": share, "scale": 0.5}),
+                           (masked, {"errors": False})):  # fmt: skip
+        other = find_sigma(given, model, batches, **options)
+        assert other.masked is None
+        assert "give errors=" not in str(other)
+
+
 @pytest.mark.parametrize("relative", [False, True])
 def test_a_sigma_is_used_in_the_units_it_was_found_in(relative):
     w = torch.full((20, 20), 0.5, dtype=torch.float64)
