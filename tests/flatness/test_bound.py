@@ -127,6 +127,27 @@ def test_the_model_is_left_as_it_was():
     assert model.training
 
 
+@pytest.mark.parametrize("float64", [False, True])
+def test_a_prior_that_was_trained_along_is_refused(float64):
+    losses, model, batches = classifier(torch.float32)
+    aliases = [model.state_dict(), model, list(model.parameters()), model.parameters(),
+               {"weight": torch.zeros(1, 3), "bias": model.bias.detach()}]  # fmt: skip
+    for prior in aliases:
+        with pytest.raises(ValueError, match=r"prior shares the memory of '(weight|bias)'.* copy"):
+            pac_bayes_bound(losses, model, batches, prior, float64=float64, **FEW)
+    copied = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert pac_bayes_bound(losses, model, batches, copied, float64=float64, **FEW).kl == 0
+
+
+def test_losses_of_another_model_are_refused():
+    losses, model, batches = classifier()
+    _, other, _ = classifier()
+    with pytest.raises(ValueError, match="loss does not depend on any of params"):
+        pac_bayes_bound(losses, other, batches, 0, **FEW)
+    # The same answers under all draws are no reason.
+    assert pac_bayes_bound(losses, model, batches, 0, **FEW | {"s_grid": [1e-6]}).empirical > 0
+
+
 @pytest.mark.parametrize(
     ("prior", "message"),
     [

@@ -17,6 +17,7 @@ from antipgd.flatness import (
     StabilityWarning,
     ToleranceWarning,
     at,
+    difference,
     effective_sharpness,
 )
 from antipgd.flatness.effective import measured_effective_sharpness
@@ -525,3 +526,20 @@ def test_intervals_cover(capsys):
     for inside in cells:
         assert len(inside) >= 990
         assert 0.93 <= np.mean(inside) <= 0.97
+
+
+def test_differences_are_of_the_same_rate_and_noise():
+    w, h = torch.zeros(3, dtype=torch.float64), torch.tensor([1.0, 2.0, 4.0]).double()
+
+    def measured(lr=0.1, momentum=0.0, **options):
+        return effective_sharpness(lambda: (h * w**2).sum() / 2, [w], None, lr, momentum, **options)
+
+    assert difference(measured(), measured()).mean == 0
+    for other, message in (
+        (measured(0.2), "differ in lr, 0.1 and 0.2: measure both alike"),
+        (measured(momentum=0.9), "differ in momentum, 0.0 and 0.9"),
+        (measured(hold=3), "differ in hold, 1 and 3"),
+        (measured(antithetic=True, draws=2), "differ in antithetic, False and True"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            difference(measured(), other)

@@ -331,6 +331,29 @@ def test_a_sigma_that_was_found_is_not_warned_of_again(caplog):
         noise.stop()
 
 
+def test_answers_that_the_loss_may_mask_out_are_said_to_count(caplog):
+    model, batches, loss = network()
+
+    def masked(batch):
+        losses = nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+        return (losses * (batch[1] > 0)).mean()
+
+    def share(batch):
+        wrong = (model(batch[0]).argmax(1) != batch[1]) & (batch[1] > 0)
+        return wrong.double().mean()
+
+    with caplog.at_level("INFO", "antipgd"):
+        found = find_sigma(masked, model, batches)
+    assert "every answer counts" in caplog.text
+    assert "give errors=" in str(found)
+    assert "give errors=" in found.table
+    for given, options in ((loss, {}), (masked, {"errors": share, "scale": 0.5}),
+                           (masked, {"errors": False})):  # fmt: skip
+        other = find_sigma(given, model, batches, **options)
+        assert other.masked is None
+        assert "give errors=" not in str(other)
+
+
 @pytest.mark.parametrize("relative", [False, True])
 def test_a_sigma_is_used_in_the_units_it_was_found_in(relative):
     w = torch.full((20, 20), 0.5, dtype=torch.float64)
@@ -340,6 +363,70 @@ def test_a_sigma_is_used_in_the_units_it_was_found_in(relative):
     with pytest.raises(ValueError, match=message):
         attach(optimizer, sigma=found.sigma, relative=not relative)
     attach(optimizer, sigma=found.sigma, relative=relative).stop()
+
+
+def fresh(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def rms_by_name(model):
+    return {name: float(p.detach().square().mean().sqrt()) for name, p in model.named_parameters()}
+
+
+def carried(noise, model):
+    """σ of what each parameter takes next, by name."""
+    own = {id(m.parameter): sigma for m, sigma in zip(noise.members, noise.sigmas(), strict=True)}
+    return {name: own[id(p)] for name, p in model.named_parameters()}
+
+
+def by_perturb(model, optimizer, **options):
+    return perturb(model, optimizer, **options)
+
+
+def by_attach(model, optimizer, **options):
+    return attach(optimizer, **options)
+
+
+@pytest.mark.parametrize("begin", [by_perturb, by_attach])
+@pytest.mark.parametrize("names", [True, False])
+def test_a_relative_sigma_keeps_the_units_it_was_found_in(begin, names, recwarn):
+    trained, batches, loss = network()
+    found = find_sigma(loss, trained, batches, relative=True)
+    new = fresh(1)
+    with torch.no_grad():
+        new[0].bias.zero_()
+    named = new.named_parameters() if names else new.parameters()
+    optimizer = torch.optim.SGD(named, lr=0.1)
+    wanted = {name: found.sigma * size for name, size in rms_by_name(trained).items()}
+    for given in (found, pickle.loads(pickle.dumps(found)).sigma):
+        noise = begin(new, optimizer, sigma=given, relative=True)
+        assert carried(noise, new) == pytest.approx(wanted, rel=1e-3)
+        state = optimizer.state_dict()
+        noise.stop()
+    optimizer = torch.optim.SGD(new.named_parameters() if names else new.parameters(), lr=0.1)
+    optimizer.load_state_dict(state)
+    noise = begin(new, optimizer, sigma=found, relative=True)  # which goes on with what is saved
+    assert carried(noise, new) == pytest.approx(wanted, rel=1e-3)
+    noise.stop()
+    noise = begin(new, optimizer, sigma=0.1, relative=True)  # one's own is of the tensors it is on
+    own = {name: 0.1 * size for name, size in rms_by_name(new).items()}
+    assert carried(noise, new) == pytest.approx(own, rel=1e-3)
+    noise.stop()
+    assert not recwarn.list
+
+
+def test_a_relative_sigma_on_other_tensors_is_warned_of():
+    trained, batches, loss = network()
+    found = find_sigma(loss, trained, batches, relative=True)
+    other = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match=r"found on other tensors than '0.weight' \(3 of 4\)"):
+        noise = perturb(other, optimizer, found, relative=True)
+    own = rms_by_name(other) | {"2.bias": rms_by_name(trained)["2.bias"]}
+    wanted = {name: found.sigma * size for name, size in own.items()}
+    assert carried(noise, other) == pytest.approx(wanted, rel=1e-3)
+    noise.stop()
 
 
 def test_the_finder_and_the_noise_agree(recwarn):

@@ -89,3 +89,21 @@ def test_a_compiled_loss_is_counted(whole):
     assert [float(errors(SCORES)), float(errors(-SCORES))] == [0.5, 0.875]
     assert errors.seen
     assert torch.equal(loss(SCORES), before)
+
+
+@pytest.mark.parametrize(
+    ("loss", "single"),
+    [
+        (lambda: functional.cross_entropy(SCORES, TARGETS), False),
+        (lambda: functional.cross_entropy(SCORES, TARGETS, reduction="sum"), False),
+        (lambda: functional.cross_entropy(SCORES, TARGETS, reduction="none").mean(), True),
+        (lambda: nn.CrossEntropyLoss(reduction="none")(SCORES, TARGETS).mean(), True),
+        (lambda: functional.nll_loss(SCORES, TARGETS, None, None, -100, None, "none").mean(), True),
+        (lambda: nn.BCEWithLogitsLoss(reduction="none")(SCORES, 0 * SCORES).mean(), True),
+        (lambda: nn.BCEWithLogitsLoss()(SCORES, 0 * SCORES), False),
+    ],
+)  # fmt: skip
+def test_whether_answers_may_be_masked_out(loss, single):
+    errors = Errors(loss)
+    errors()
+    assert errors.single == single

@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections import UserDict, namedtuple
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -10,7 +11,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from antipgd.flatness import NotDeterministicError, hessian_trace
+from antipgd.flatness import (
+    NotDeterministicError,
+    expected_sharpness,
+    find_sigma,
+    hessian_trace,
+)
 from antipgd.flatness import objective as objective_module
 from antipgd.flatness.inputs import named_tensors, tensors_in
 from antipgd.flatness.measuring import measuring
@@ -170,6 +176,7 @@ def test_views_scalars_empties_and_strided_parameters():
     assert found.mean == pytest.approx(float(12 * scalar**2 + 6 * strided.sum()))
     assert found.parameters["empty"].mean == 0
     assert np.isfinite(found.scaled.mean)
+    assert expected_sharpness(loss, params, None, 1e-3).mean > 0
 
 
 # Batches
@@ -191,10 +198,30 @@ def test_batches_count_by_their_examples():
 Pair = namedtuple("Pair", "x y")
 
 
+@dataclass
+class Example:
+    x: torch.Tensor
+    y: str = "text"
+
+
+@dataclass(frozen=True)
+class Frozen:
+    deep: Example
+    unset: torch.Tensor = field(init=False)
+
+
+class Hidden:
+    """Nobody knows what is in it."""
+
+    def __init__(self, x):
+        self.x = x
+
+
 @pytest.mark.parametrize("float64", [False, True])
 @pytest.mark.parametrize("wrap", [
     lambda x: {"skip": 3, "x": x}, lambda x: [None, x], lambda x: (x,), lambda x: Pair(x, "text"),
     lambda x: [{"deep": (x,)}], lambda x: UserDict(x=x), lambda x: x,
+    Example, lambda x: Frozen(Example(x)),
 ])  # fmt: skip
 def test_batches_of_any_kind(wrap, float64):
     def tensor(batch):
@@ -216,10 +243,53 @@ def test_batches_of_any_kind(wrap, float64):
         assert seen[0].y == "text"
 
 
-def test_batches_without_tensors_count_alike():
+def test_batches_without_tensors_count_alike_which_is_said():
     w = normal(3)
-    found = hessian_trace(lambda power: (w**power).sum(), [w], [2, 3])
+    with pytest.warns(UserWarning, match=r"no tensors are seen in the batches \(int\)") as told:
+        found = hessian_trace(lambda power: (w**power).sum(), [w], [2, 3])
+    assert told[0].filename == __file__
     assert found.mean == pytest.approx(float((6 + 6 * w.sum()) / 2))
+    found = hessian_trace(lambda power: (w**power).sum(), [w], [2])  # nothing to count
+    assert found.mean == pytest.approx(6)
+
+
+def test_arrays_are_counted_and_compared():
+    w, x = normal(3), normal(10, 3, seed=1).numpy()
+
+    def loss(batch):
+        return ((torch.from_numpy(batch["x"]) @ w) ** 2).mean()
+
+    batches = [{"name": np.array(["a"]), "x": part} for part in (x[:2], x[2:])]
+    found = hessian_trace(loss, [w], batches)
+    assert found.mean == pytest.approx(float(2 * (x**2).sum() / 10), rel=1e-12)
+    random = np.random.default_rng(0)
+
+    class Changing:
+        def __iter__(self):
+            yield {"x": x + random.normal(size=x.shape)}
+
+    with pytest.raises(NotDeterministicError, match="the first batch is another one"):
+        hessian_trace(loss, [w], Changing())
+
+
+@pytest.mark.filterwarnings("ignore:no tensors are seen")
+@pytest.mark.parametrize("kind", [Example, Hidden])
+def test_data_that_change_are_refused_whatever_they_are_in(kind):
+    w, x, random = normal(3), normal(10, 3, seed=1), np.random.default_rng(0)
+
+    class Changing:
+        def __iter__(self):
+            for part in x.split(5):
+                yield kind(part + torch.from_numpy(random.normal(size=part.shape)))
+
+    def loss(batch):
+        return ((batch.x @ w) ** 2).mean()
+
+    given = loss, [w], Changing()
+    with pytest.raises(NotDeterministicError, match=r"is another one|and then"):
+        expected_sharpness(*given, 0.1)
+    with pytest.raises(NotDeterministicError, match=r"is another one|and then"):
+        find_sigma(*given, scale=1.0, grid=[1e-3, 1e2])
 
 
 def test_an_iterator_is_kept():

@@ -68,6 +68,6 @@ def test_the_numbers_of_spectra(results):
     spectrum, found = results["spectrum"], results["spectrum"].metrics()
     assert found["trace"] == pytest.approx(5050)  # signs are exact for a diagonal matrix
     assert found["second_moment"] == pytest.approx(3383.5)
-    assert found["negative_share"] == spectrum.fraction_below(0.0).mean
+    assert found["negative_share"] == spectrum.negative_share.mean
     assert found["largest"] == pytest.approx(100, rel=0.02)
     assert 0 < found["smallest"] < 5

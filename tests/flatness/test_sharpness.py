@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from antipgd.estimate import Estimate
-from antipgd.flatness import ToleranceWarning, expected_sharpness, hessian_trace
+from antipgd.flatness import ToleranceWarning, difference, expected_sharpness, hessian_trace
 from antipgd.flatness.draws import Draws, rises
 from antipgd.flatness.measuring import measuring
 from antipgd.flatness.probes import SHARPNESS, Probes
@@ -274,3 +274,32 @@ def test_without_a_second_order_there_is_no_remainder():
     loss, params, _ = quadratic()
     with pytest.raises(ValueError, match="pass trace=True"):
         _ = expected_sharpness(loss, params, None, 0.1).remainder
+
+
+def test_a_loss_of_other_parameters_is_refused():
+    loss, params, batches = network()
+    others = {name: tensor.clone() for name, tensor in params.items()}
+    for given in (loss, lambda batch: loss(batch).detach()):
+        with pytest.raises(ValueError, match="loss does not depend on any of params"):
+            expected_sharpness(given, others, batches, [0.1, 0.2])
+
+
+def test_a_loss_that_no_draw_changes_is_measured():
+    loss, params, batches = network()
+    found = expected_sharpness(lambda b: (loss(b) > 3).double(), params, batches, 1e-6)
+    assert found.mean == 0
+
+
+def test_differences_are_of_what_was_measured_alike():
+    loss, params, batches = network()
+    one = expected_sharpness(loss, params, batches, 0.1)
+    again = expected_sharpness(loss, params, batches, 0.1, seed=1)
+    assert difference(one, again).mean == one.mean - again.mean
+    for sigma, options, message in (
+        (0.2, {}, "differ in sigma, 0.1 and 0.2: measure both alike"),
+        (0.1, {"adaptive": True}, "differ in adaptive, False and True"),
+        (0.1, {"law": "uniform"}, "differ in law, gaussian and uniform"),
+    ):
+        other = expected_sharpness(loss, params, batches, sigma, **options)
+        with pytest.raises(ValueError, match=message):
+            difference(one, other)

@@ -11,7 +11,7 @@ import torch
 from scipy.special import ndtr, stdtrit
 from torch import nn
 
-from antipgd.flatness import ToleranceWarning, spectrum, top_eigenvalues
+from antipgd.flatness import ToleranceWarning, at, spectrum, top_eigenvalues
 
 
 def network(dtype=torch.float64, seed=0):
@@ -148,6 +148,61 @@ def test_rounding_that_forbids_the_tolerance_is_told():
     assert found.values[0] == pytest.approx(EXACT.max(), rel=1e-5)
 
 
+def repeated(values, copies, size=100):
+    """A rotated Hessian that has each of these eigenvalues so often, and smaller ones."""
+    every = torch.linspace(0.01, 1, size, dtype=torch.float64) * np.sign(values[0])
+    every[: copies * len(values)] = torch.tensor(values).double().repeat_interleave(copies)
+    generator = torch.Generator().manual_seed(0)
+    rotation = torch.linalg.qr(torch.randn(size, size, generator=generator).double())[0]
+    h, w = rotation @ torch.diag(every) @ rotation.T, torch.zeros(size).double()
+    return (lambda: w @ h @ w / 2), [w]
+
+
+@pytest.mark.parametrize("k", [2, 3, 10])
+@pytest.mark.parametrize("which", ["LM", "LA", "SA"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_equal_eigenvalues_are_found_as_often_as_they_are_there(k, which, sign):
+    values = sign * np.array([5.0, 4.5, 4.0, 3.0, 2.5])
+    found = top_eigenvalues(*repeated(values, 4), k=k, which=which)
+    every = np.append(np.repeat(values, 4), sign * np.linspace(0.01, 1, 100)[20:])
+    key = {"LM": -np.abs(every), "LA": -every, "SA": every}[which]
+    np.testing.assert_allclose(found.values, np.sort(every[np.argsort(key)[:k]])[::-1], atol=1e-6)
+    assert found.converged
+    again = top_eigenvalues(*repeated(values, 4), k=k, which=which)
+    np.testing.assert_array_equal(found.values, again.values)
+    assert found.products == again.products
+
+
+def test_of_a_linear_layer_every_eigenvalue_is_there_once_for_each_output():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(500, 30, generator=generator) * torch.linspace(3, 0.3, 30)
+    y, model = torch.randn(500, 4, generator=generator), nn.Linear(30, 4, bias=False)
+    calls = 0
+
+    def loss(batch):
+        nonlocal calls
+        calls += 1
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    here = at(loss, model, [(x, y)])
+    here.top_eigenvalues()
+    calls = 0
+    found = here.top_eigenvalues(3, vectors=True)
+    exact = float(torch.linalg.eigvalsh(2 * x.T @ x / 500 / 4)[-1])
+    np.testing.assert_allclose(found.values, exact, rtol=1e-5)
+    rows = found.vectors["weight"].reshape(3, -1)
+    np.testing.assert_allclose(rows @ rows.T, np.eye(3), atol=1e-5)
+    assert found.products == calls + 2  # the three for the residuals are taken at once
+
+
+def test_where_products_do_not_tell_of_copies_that_is_told():
+    crowded = diagonal(np.append(np.linspace(0, 49.7, 1500), [50.0, -60.0]))
+    with pytest.warns(ToleranceWarning, match=r"did not tell whether eigenvalues .* max_products"):
+        found = top_eigenvalues(*crowded, k=2, max_products=100)
+    assert not found.converged
+    np.testing.assert_allclose(found.values, [50, -60], rtol=1e-5)
+
+
 def test_directions_that_signs_cannot_see():
     w = torch.zeros(300, dtype=torch.float64)
     found = top_eigenvalues(lambda: (w[0] - w[1]) ** 2 + 0.01 * (w**2).sum(), [w])
@@ -229,6 +284,18 @@ def test_fractions_and_counts_in_a_gap():
     below = found.fraction_below(5.0)
     assert below.mean == pytest.approx(1 - above.mean / 100)
     assert found.fraction_below(100.0).mean == pytest.approx(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_share_is_negative_of_a_hessian_without_negative_eigenvalues(dtype):
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(30, n, generator=generator).to(dtype) for n in (100, 1))
+    w = torch.zeros(100, 1, dtype=dtype)  # of 70 directions without any curvature
+    found = spectrum(lambda b: ((b[0] @ w - b[1]) ** 2).mean(), [w], [(x, y)])
+    assert found.fraction_below(0.0).mean > 0.3  # as it is drawn: smoothed
+    assert found.negative_share.mean == found.metrics()["negative_share"] == 0
+    below = spectrum(lambda b: -((b[0] @ w - b[1]) ** 2).mean(), [w], [(x, y)], max_probes=30)
+    assert abs(below.negative_share.mean - 0.3) < 4 * below.negative_share.sem < 0.2
 
 
 @pytest.mark.parametrize("values", [np.zeros(50), np.full(50, 5.0), [3.0], [1.0, 2.0]])

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from antipgd.flatness import hessian_trace
+from antipgd.flatness import expected_sharpness, hessian_trace
 from antipgd.flatness.measuring import measuring
 from antipgd.flatness.state import evaluating, generator_states, same_values, undisturbed
 from antipgd.torch.recalibration import recalibrated
@@ -38,6 +38,7 @@ class World:
             [(id(p.grad), bits(p.grad)) for p in self.module.parameters()],
             torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
             dict(nn.modules.module._global_forward_pre_hooks),
+            torch.backends.mha.get_fastpath_enabled(),
         )  # fmt: skip
 
 
@@ -290,6 +291,37 @@ def test_estimated_statistics_are_torchs_own():
     with measuring(loss_of(module), module, batches, batch_norm="estimated"):
         assert [bits(b) for b in module.buffers()] == expected
     assert [bits(b) for b in module.buffers()] != expected
+
+
+def transformer(dtype=torch.float32):
+    """In evaluation mode, with padded sequences, some of them shorter than the batch is long."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2).to(dtype).eval()
+    x, lengths = torch.randn(20, 8, 16, dtype=dtype), torch.randint(2, 7, (20,))
+    padded = torch.arange(8)[None] >= lengths[:, None]
+
+    def loss(batch):
+        return encoder(batch[0], src_key_padding_mask=batch[1]).pow(3).mean()
+
+    return loss, encoder, [(x, padded)]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_values_of_a_transformer_are_those_that_are_differentiated():
+    loss, encoder, batches = transformer()
+    with torch.enable_grad():
+        wanted = loss(batches[0]).item()
+    with torch.no_grad():
+        assert loss(batches[0]).item() != pytest.approx(wanted, rel=1e-2)  # by torch's fast path
+    for fast in (True, False):
+        torch.backends.mha.set_fastpath_enabled(fast)
+        try:
+            found = expected_sharpness(loss, encoder, batches, 1e-3, draws=4)
+            assert torch.backends.mha.get_fastpath_enabled() == fast
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
+        assert found.loss == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.parametrize("error", [None, KeyError])

@@ -4,7 +4,7 @@ The formula and its proof's conditions are in `antipgd.theory.pac_bayes`; here a
 a prior are turned into what it asks for.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from antipgd.checks import whole
 from antipgd.flatness.draws import Draws, rises
-from antipgd.flatness.inputs import Parameters
+from antipgd.flatness.inputs import Parameters, named_tensors
 from antipgd.flatness.measuring import measuring
 from antipgd.flatness.objective import MEMORY, Objective
 from antipgd.noise.stream import canonical_name
@@ -88,6 +88,9 @@ def pac_bayes_bound(
     0.163 0.426
     """
     whole("draws", draws, 1)
+    params = list(params) if isinstance(params, Iterator) else params
+    prior = list(prior) if isinstance(prior, Iterator) else prior
+    _refuse_shared(named_tensors(params), prior)
     formula = partial(pac_bayes.pac_bayes_bound, s_grid=s_grid, lambda_grid=lambda_grid,
                       delta=delta, printed=printed)  # fmt: skip
     formula(lambda s: 0.0, [0], [0], n=1)  # its checks come before the data
@@ -113,14 +116,19 @@ def _bound(
             "others: call model.eval() or pass batch_norm='eval'"
         )
     centre, count = _prior(objective, prior), _count(objective, mean)
+    here, seen = objective.value(), set[float]()
 
     def empirical(s: float) -> Array:
         """The mean loss at each draw from N(w, s²I): independent, and common to all s."""
         single = Draws(seed, antithetic=False)
         samples, _ = rises(objective, [s], single, 0, draws, at=0.0)
+        seen.update(samples[:, 0])
         return np.minimum(samples[:, 0], 1.0)  # a mean of ones may round to more
 
-    return formula(empirical, objective.flat().double().cpu().numpy(), centre, n=count)
+    bound = formula(empirical, objective.flat().double().cpu().numpy(), centre, n=count)
+    if seen == {here}:
+        objective.check_depends(here)
+    return bound
 
 
 @torch.no_grad()
@@ -136,6 +144,32 @@ def _count(objective: Objective, mean: _Mean) -> int:
             )
         total += mean.examples
     return total
+
+
+def _refuse_shared(named: Mapping[str, Tensor], prior: Prior) -> None:
+    """Refuse a prior that has been trained along, as `model.state_dict()` has."""
+    if isinstance(prior, nn.Module):
+        prior = list(prior.parameters())
+    if isinstance(prior, Tensor):
+        prior = [prior]
+    if not isinstance(prior, Iterable):
+        return
+    parts = prior.values() if isinstance(prior, Mapping) else prior
+    own = [part for part in parts if isinstance(part, Tensor)]
+    for name, tensor in named.items():
+        if any(_overlap(tensor, part) for part in own):
+            raise ValueError(
+                f"prior shares the memory of {name!r}, so that it changes with the weights: take a "
+                f"copy before training, such as copy.deepcopy(model) or copies of state_dict()"
+            )
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors, as far as they lie without gaps, have memory in common."""
+    first, second = one.data_ptr(), other.data_ptr()
+    if one.device != other.device:
+        return False
+    return first < second + other.nbytes and second < first + one.nbytes
 
 
 def _prior(objective: Objective, prior: Prior) -> Array:

@@ -26,6 +26,8 @@ from antipgd.flatness.samples import Samples
 
 Array = NDArray[np.float64]
 _NOTHING = 1e-20  # weight of nodes that are none
+_ROUNDINGS = 100.0  # of the largest eigenvalue, which nodes at zero may have
+_EXACT = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -53,12 +55,11 @@ class Spectrum:
                 f"{self.batch_norm})")  # fmt: skip
 
     def metrics(self) -> dict[str, float]:
-        """For a log: trace, mean square, ends and the share below zero."""
+        """For a log: trace, mean square, ends and the share below zero (`negative_share`)."""
         low, high = self._ends
         found = {"smallest": low, "largest": high, "products": float(self.products)}
-        below = self.fraction_below(0.0)
         for name, one in (("trace", self.trace), ("second_moment", self.moment(2)),
-                          ("negative_share", below)):  # fmt: skip
+                          ("negative_share", self.negative_share)):  # fmt: skip
             found |= {name: one.mean, f"{name}_sem": one.sem}
         return found
 
@@ -125,6 +126,16 @@ class Spectrum:
     def trace(self) -> Estimate:
         """tr H; `hessian_trace` gives it with fewer products."""
         return self._estimate((self.weights * self.nodes).sum(axis=1), self.size)
+
+    @property
+    def negative_share(self) -> Estimate:
+        """The share of eigenvalues below zero, and not by rounding: of the nodes, not smoothed.
+
+        So far as they resolve: a node near zero stands for eigenvalues on both sides of it.
+        """
+        low, high = self._ends
+        rounding = _ROUNDINGS * max(self.rounding, _EXACT) * max(-low, high)
+        return self._estimate((self.weights * (self.nodes < -rounding)).sum(axis=1))
 
     def fraction_below(self, x: float) -> Estimate:
         """The integral of the smoothed density up to x."""

@@ -5,6 +5,7 @@ told.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from antipgd.flatness.inputs import same_tensors, tensors_in
 from antipgd.flatness.objective import FIXED, NotDeterministicError, Objective
+from antipgd.flatness.samples import tell
 from antipgd.flatness.state import generator_states
 
 _RANDOM = "switch off dropout and other randomness of the model, for instance by model.eval()"
@@ -29,6 +31,7 @@ def check_deterministic(objective: Objective) -> None:
         raise NotDeterministicError(
             f"the first batch is another one when batches is gone through again: {FIXED}"
         )
+    _tell_unseen(objective, first[1])
     before = generator_states()
     (one, gradient), (other, gradient_again) = (_look(objective, first[1]) for _ in range(2))
     if objective.differ(one, other):
@@ -41,6 +44,19 @@ def check_deterministic(objective: Objective) -> None:
         )
     if objective.ranks:
         _check_ranks(objective, one)
+
+
+def _tell_unseen(objective: Objective, batch: Any) -> None:
+    """Warn of several batches whose examples cannot be counted."""
+    if not objective.has_batches or next(tensors_in(batch), None) is not None:
+        return
+    if len(list(islice(objective.batches(), 2))) > 1:
+        tell(
+            f"no tensors are seen in the batches ({type(batch).__name__}): they all count alike, "
+            f"whatever they hold, and are not compared when they are gone through again; tensors "
+            f"and arrays are seen in lists, tuples, dictionaries and dataclasses",
+            UserWarning,
+        )
 
 
 def _look(objective: Objective, batch: Any) -> tuple[float, list[Tensor]]:

@@ -22,7 +22,7 @@ from antipgd.flatness.excess import LARGEST, QUADRATURE, Excess, Largest, Rest
 from antipgd.flatness.krylov import Krylov
 from antipgd.flatness.objective import Objective
 from antipgd.flatness.probes import LANCZOS
-from antipgd.flatness.samples import Measured, tell, tell_tolerance
+from antipgd.flatness.samples import Measured, check_same, tell, tell_tolerance
 
 Array = NDArray[np.float64]
 TOLERANCE = 0.05
@@ -63,6 +63,14 @@ class EffectiveSharpness(Measured):
     products: int
     excess: Estimate = field(repr=False)  # Σ g(h), without those at the limit
     weighed: Array = field(repr=False)  # φ − 1 of each of the eigenvalues
+    hold: int = 1
+    antithetic: bool = False
+    draws: int = 1
+
+    def check_comparable(self, other: Measured) -> None:
+        if isinstance(other, EffectiveSharpness):
+            names = ("lr", "momentum", "nesterov", "hold", "antithetic", "draws")
+            check_same(self, other, names)
 
     @property
     def largest(self) -> float:
@@ -285,7 +293,8 @@ class _Sums:
             limit=self.excess.lr * self.excess.limit, trace=self.trace, excess=self.added,
             eigenvalues=largest.values[:LARGEST], residuals=largest.residuals[:LARGEST],
             at_limit=at_limit, negative=negative, products=self.objective.products_taken,
-            weighed=self.excess.slope(largest.values[:LARGEST]),
+            weighed=self.excess.slope(largest.values[:LARGEST]), hold=self.excess.hold,
+            antithetic=self.excess.antithetic, draws=self.excess.draws,
         )  # fmt: skip
 
 

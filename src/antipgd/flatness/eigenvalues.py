@@ -1,11 +1,14 @@
 """Single eigenvalues of the Hessian: the largest or smallest, one by one.
 
 They come from ARPACK with their residuals ‖Hv − λv‖: H being symmetric, one of its eigenvalues lies
-within that distance of λ. The density of all of them is in `density`.
+within that distance of λ. Equal ones are looked for outside of those found. The density
+of all of them is in `density`.
 """
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,8 @@ Array = NDArray[np.float64]
 WHICH = ("LM", "LA", "SA")
 _SHOWN = 5  # in a line
 _DENSE = 64  # parameters up to which the whole Hessian costs no more than ARPACK does
+_LOOK = 0.01  # a coarse tolerance
+_ROUNDINGS = 10.0  # of the largest eigenvalue, by which two that are equal may differ
 # Older SciPy restarts ARPACK from a fixed seed, newer from the system's entropy.
 _REPEATABLE = {"rng": 0} if "rng" in inspect.signature(eigsh).parameters else {}
 
@@ -134,22 +139,17 @@ def _arpack(
     objective: Objective, k: int, which: str, tolerance: float, max_products: int, seed: int
 ) -> tuple[Tensor, Tensor, bool]:
     """Values, vectors in rows, and whether all met the tolerance."""
-    size, basis = objective.size, min(objective.size, max(2 * k + 1, 20))
+    basis = _basis(objective, k)
     whole("max_products", max_products, basis)
-    check_memory(objective, basis + 4, "ask for fewer eigenvalues")
-
-    def product(vector: Array) -> Array:
-        row = torch.from_numpy(np.ascontiguousarray(vector.reshape(1, -1)))
-        return double_products(objective, row.to(objective.device))[0].cpu().numpy()
-
-    # Gaussian, since signs are too often orthogonal to eigenvectors like (1, −1, 0, …, 0).
-    start = objective.probes(seed, "gaussian").rows(LANCZOS, 0, 1)[0].double().cpu().numpy()
-    options: dict[str, Any] = dict(k=k, which=which, v0=start, ncv=basis, **_REPEATABLE)
-    operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
-    restarts, converged = max(1, (max_products - basis) // (basis - k)), True
-    if not product(start).any():  # H = 0, which ARPACK does not take
+    kept = basis if k == 1 else max(basis, k + _basis(objective, 1))
+    check_memory(objective, kept + 4, "ask for fewer eigenvalues")
+    start = _start(objective, seed, 0)
+    if not _product(objective, start).any():  # H = 0, which ARPACK does not take
         none = torch.zeros(k, dtype=torch.float64, device=objective.device)
-        return none, torch.eye(k, size, dtype=none.dtype, device=none.device), True
+        return none, torch.eye(k, objective.size, dtype=none.dtype, device=none.device), True
+    options: dict[str, Any] = dict(k=k, which=which, v0=start, ncv=basis, **_REPEATABLE)
+    operator = _operator(objective, partial(_product, objective))
+    restarts, converged = _restarts(max_products, basis, k), True
     try:
         values, columns = eigsh(operator, tol=tolerance, maxiter=restarts, **options)
     except ArpackNoConvergence as error:
@@ -161,5 +161,106 @@ def _arpack(
         tell_tolerance(
             f"{reached} the tolerance {tolerance:g} after {objective.products_taken} products"
         )
-    rows = torch.from_numpy(np.ascontiguousarray(columns.T)).to(objective.device)
-    return torch.from_numpy(np.array(values)).to(objective.device), rows, converged
+    values, rows = np.array(values), np.ascontiguousarray(columns.T)
+    if converged and k > 1:  # the largest one has no other that should be in its place
+        outside = _Outside(objective, values, rows, which, tolerance, max_products)
+        converged = outside.take_in(seed)
+    device = objective.device
+    return torch.from_numpy(values).to(device), torch.from_numpy(rows).to(device), converged
+
+
+def _basis(objective: Objective, k: int) -> int:
+    """How many vectors ARPACK keeps."""
+    return min(objective.size, max(2 * k + 1, 20))
+
+
+def _restarts(products: int, basis: int, k: int) -> int:
+    """For how many cycles so many products last."""
+    return max(1, (products - basis) // (basis - k))
+
+
+def _operator(objective: Objective, product: Callable[[Array], Array]) -> LinearOperator:
+    return LinearOperator((objective.size, objective.size), matvec=product, dtype=np.float64)
+
+
+def _product(objective: Objective, vector: Array) -> Array:
+    row = torch.from_numpy(np.ascontiguousarray(vector.reshape(1, -1)))
+    return double_products(objective, row.to(objective.device))[0].cpu().numpy()
+
+
+def _start(objective: Objective, seed: int, index: int) -> Array:
+    """Gaussian, since signs are too often orthogonal to eigenvectors like (1, −1, 0, …, 0)."""
+    rows = objective.probes(seed, "gaussian").rows(LANCZOS, index, 1)
+    return rows[0].double().cpu().numpy()
+
+
+class _Outside:
+    """What of H is outside of the eigenvectors that were found; takes in what belongs to them.
+
+    A Krylov space has one vector of each eigenspace: of equal eigenvalues ARPACK finds one, and
+    others only where rounding has mixed them in. Outside of what was found, from a fresh start, the
+    next one is the largest.
+    """
+
+    def __init__(
+        self, objective: Objective, values: Array, rows: Array, which: str, tolerance: float,
+        max_products: int,
+    ) -> None:  # fmt: skip
+        self._objective, self._values, self._rows = objective, values, rows
+        self._which, self._tolerance, self._budget = which, tolerance, max_products
+
+    def take_in(self, seed: int) -> bool:
+        """Put what is larger in the place of the smallest; whether the products sufficed."""
+        try:
+            for index in range(1, len(self._values) + 2):
+                found = self._larger(_start(self._objective, seed, index))
+                if found is None:
+                    break
+                worst = int(self._key(self._values).argmin())
+                self._values[worst], self._rows[worst] = found
+        except ArpackNoConvergence:
+            tell_tolerance(
+                f"{self._objective.products_taken} products did not tell whether eigenvalues are "
+                f"there more than once: raise max_products"
+            )
+            return False
+        return True
+
+    def _key(self, values: Array) -> Array:
+        """What is large where an eigenvalue is asked for."""
+        return {"LM": np.abs, "LA": np.positive, "SA": np.negative}[self._which](values)
+
+    def _larger(self, start: Array) -> tuple[float, Array] | None:
+        """An eigenvalue that should have been found, with its vector. A coarse look comes first."""
+        smallest, accepted = self._key(self._values).min(), max(self._tolerance, _LOOK)
+        rounding = _ROUNDINGS * torch.finfo(self._objective.dtype).eps * abs(self._values).max()
+        value, row = self._top(start, accepted)
+        if self._tolerance < accepted and self._key(value) + accepted * abs(value) > smallest:
+            value, row = self._top(row, self._tolerance)
+        gain = self._key(value) - smallest
+        return (value, row) if gain > self._tolerance * abs(value) + rounding else None
+
+    def _top(self, start: Array, tolerance: float) -> tuple[Any, Array]:
+        """The first eigenvalue outside, and its vector."""
+        basis, start = _basis(self._objective, 1), self._outside(start)
+        if not self._product(start).any():
+            return np.float64(0.0), start / np.linalg.norm(start)
+        left = self._budget - self._objective.products_taken
+        values, columns = eigsh(
+            _operator(self._objective, self._product), k=1, which=self._which, v0=start, ncv=basis,
+            tol=tolerance, maxiter=_restarts(left, basis, 1), **_REPEATABLE,
+        )  # fmt: skip
+        row = self._outside(columns[:, 0])
+        return values[0], row / np.linalg.norm(row)
+
+    def _product(self, vector: Array) -> Array:
+        """H outside; what was found has the least value there that is asked for, or none."""
+        vector = vector.reshape(-1)
+        within = self._rows @ vector
+        worst = {"LM": 0.0, "LA": min(0.0, self._values.min()),
+                 "SA": max(0.0, self._values.max())}[self._which]  # fmt: skip
+        image = _product(self._objective, vector - within @ self._rows)
+        return self._outside(image) + worst * within @ self._rows
+
+    def _outside(self, vector: Array) -> Array:
+        return vector - (self._rows @ vector) @ self._rows

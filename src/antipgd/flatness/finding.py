@@ -5,6 +5,7 @@ or in loss; the rule that picks one is `theory.finder`'s. Whether the steps one 
 under that noise is rehearsed: a few steps of Anti-PGD on a copy. Knows no training loop.
 """
 
+import logging
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,16 +19,17 @@ from torch.optim import Optimizer
 from antipgd.checks import number, whole
 from antipgd.flatness.draws import Draws, expected_rises
 from antipgd.flatness.effective import StabilityWarning
-from antipgd.flatness.found import BREAKS, FoundSigma
+from antipgd.flatness.found import BREAKS, MASKED, FoundSigma
 from antipgd.flatness.inputs import Parameters
 from antipgd.flatness.judging import Errors
 from antipgd.flatness.measuring import measuring
 from antipgd.flatness.objective import Loss, Objective
 from antipgd.flatness.rehearsing import LOWERED, REHEARSED, UNSTABLE, Rate, rate_of, rehearsal
 from antipgd.theory import finder
-from antipgd.torch.advice import TriedSigma, drowned
+from antipgd.torch.advice import TriedSigma, Units, drowned
 from antipgd.torch.members import rms
 
+log = logging.getLogger("antipgd")
 GRID = tuple(np.geomspace(10**-3.5, 10**0.5, 17))  # times the root mean square of all weights
 AVERAGED = 10  # steps, over which a cost is averaged
 
@@ -80,10 +82,10 @@ class _Search:
                 f"errors must be a function of a batch, True, False or None; got {self.errors!r}"
             )
 
-    def _judged(self, objective: Objective, loss: Loss) -> tuple[str, Objective]:
-        """What is judged, and as a function of the weights."""
+    def _judged(self, objective: Objective, loss: Loss) -> tuple[str, Objective, bool]:
+        """What is judged, as a function of the weights, and whether the loss may mask answers."""
         if callable(self.errors):
-            return "errors", objective.judged_by(_as_tensor(self.errors))
+            return "errors", objective.judged_by(_as_tensor(self.errors)), False
         counted = Errors(loss)
         judged = objective.judged_by(counted)
         if self.errors is not False:
@@ -93,11 +95,11 @@ class _Search:
                 "errors=True, but the loss calls none of torch's losses of classification: give "
                 "errors= a function of a batch, the share of answers that are wrong"
             )
-        return ("errors", judged) if counted.seen else ("loss", objective)
+        return ("errors", judged, counted.single) if counted.seen else ("loss", objective, False)
 
     def look(self, objective: Objective, loss: Loss) -> FoundSigma:
         """The σ, the table it was read from, and the steps it takes."""
-        judged, watched = self._judged(objective, loss)
+        judged, watched, single = self._judged(objective, loss)
         flat, here, scale, grid = objective.flat(), watched.value(), self.scale, self.grid
         if scale is None:
             at_zero = float(watched.values_at(-flat[None], [1.0])[0, 0])
@@ -113,15 +115,24 @@ class _Search:
         sigma, steps, left = self._fitting(objective, watched, choice, drawn, here)
         lower = sigma / choice.sigma
         return FoundSigma(
-            sigma=TriedSigma(sigma, self.relative), relative=self.relative,
+            sigma=TriedSigma(sigma, self.relative, self._units(objective)),
+            relative=self.relative,
             low=lower * choice.low, high=lower * choice.high,
-            judged=judged, share=self.share, scale=float(scale), here=here, loss=objective.value(),
+            judged=judged, share=self.share, scale=float(scale), here=here,
+            loss=objective.steady_value(),
             steps=steps, left=left, planned=self.steps,
             lowered=None if lower == 1 else choice.sigma,
-            drowns=self._drowns(objective, sigma),
+            drowns=self._drowns(objective, sigma), masked=MASKED if single else None,
             rows=tuple((sigma, one, one.mean / scale)
                        for sigma, one in zip(sigmas, costs, strict=True)),
         )  # fmt: skip
+
+    def _units(self, objective: Objective) -> Units:
+        """What a relative σ is in units of, so that it can be used in those."""
+        if not self.relative:
+            return ()
+        named = zip(objective.names, objective.tensors, strict=True)
+        return tuple((name, tuple(tensor.shape), rms(tensor)) for name, tensor in named)
 
     def _drowns(self, objective: Objective, sigma: float) -> str | None:
         named = zip(objective.names, objective.tensors, strict=True)
@@ -169,17 +180,19 @@ def find_sigma(
     `at`. A loss that calls torch's cross-entropy (or `nll_loss`, `binary_cross_entropy`, with
     logits or without) is judged by the answers that noise makes wrong: σ where they are `share` of
     those that zero weights get wrong beyond it. Any other is judged by itself: σ where it rises by
-    `share` of L(0) − L(w). `errors` overrides that: a function of a batch (the share of wrong
-    answers in it; an `argmax` names the first class at zero weights, where the loss's own count
-    takes one by chance: give `scale` where classes differ in size), or False for the loss. `scale`
-    is what there is to lose, in place of what zero weights give less that here. The grid is by
-    default 17 σ from 0.0003 to 3 times the root mean square of the weights. With `relative` σ is in
-    units of each tensor's own, as in `attach`. `draws` pairs take 2 × draws × len(grid) passes over
-    the batches. With a learning rate and momentum, given or read from `optimizer`, it also
-    rehearses up to 200 steps with that noise and tells after how many its cost has halved; if
-    `steps` are planned and fewer, a `TooFewStepsWarning` says so. A σ that breaks the rehearsal is
-    lowered; where that does not help, σ is the rule's and a `StabilityWarning` says that the
-    learning rate is too large.
+    `share` of L(0) − L(w). All answers count but those of `ignore_index`, also where the loss masks
+    them out after reduction="none", which the result says. `errors` overrides that: a function of a
+    batch (the share of wrong answers in it; an `argmax` names the first class at zero weights,
+    where the loss's own count takes one by chance: give `scale` where classes differ in size), or
+    False for the loss. `scale` is what there is to lose, in place of what zero weights give less
+    that here. The grid is by default 17 σ from 0.0003 to 3 times the root mean square of the
+    weights. With `relative` σ is in units of each tensor's own, here: `attach` and `perturb` keep
+    those units if they are given what was found (`found` or `found.sigma`). `draws` pairs take 2 ×
+    draws × len(grid) passes over the batches. With a learning rate and momentum, given or read from
+    `optimizer`, it also rehearses up to 200 steps with that noise and tells after how many its cost
+    has halved; if `steps` are planned and fewer, a `TooFewStepsWarning` says so. A σ that breaks
+    the rehearsal is lowered; where that does not help, σ is the rule's and a `StabilityWarning`
+    says that the learning rate is too large.
 
     >>> import torch
     >>> u, v = torch.full((50,), 0.2).double(), torch.zeros(1).double()
@@ -191,6 +204,8 @@ def find_sigma(
     search = _Search(rate, errors, share, scale, grid, relative, draws, steps, seed)
     with measuring(loss, params, batches, batch_norm=batch_norm, float64=float64) as objective:
         found = search.look(objective, loss)
+    if found.masked:
+        log.info("find_sigma: %s", found.masked)
     if found.breaks:
         warnings.warn(BREAKS, StabilityWarning, stacklevel=2)
     if found.enough is False:

@@ -12,6 +12,10 @@ BREAKS = (
     f"training breaks at this learning rate, also with noise {1 / LOWERED[-1]:.0f} times smaller: "
     f"lower it"
 )
+MASKED = (
+    "every answer counts, also those that the loss masks out after reduction='none', if it does: "
+    "then give errors="
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -27,7 +31,8 @@ class FoundSigma:
     steps are as many, the fewest that training anew may take. `lowered` is the σ of the rule where
     its noise broke the rehearsal, which that of `sigma` does not; else None. `breaks` says that
     noise 32 times smaller broke it as well, so that the learning rate is at fault.
-    `drowns` is what `attach` and `perturb` would warn of at these weights, were σ not found here.
+    `drowns` is what `attach` and `perturb` would warn of at these weights, were σ not found here;
+    `masked` says that answers may count which the loss leaves out.
     """
 
     sigma: float
@@ -45,6 +50,7 @@ class FoundSigma:
     planned: int | None
     lowered: float | None
     drowns: str | None
+    masked: str | None = None
 
     @property
     def breaks(self) -> bool:
@@ -78,7 +84,7 @@ class FoundSigma:
                      "this learning rate; a smaller one takes more noise"]  # fmt: skip
         if self.left is not None:
             lines.append(f"{self._rehearsed}{self._plan}")
-        return lines if self.drowns is None else [*lines, self.drowns]
+        return lines + [said for said in (self.drowns, self.masked) if said is not None]
 
     @property
     def _cost(self) -> str:

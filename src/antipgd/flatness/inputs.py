@@ -1,8 +1,11 @@
 """What a user hands over: parameters, checked and by name, and batches of any nesting."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -69,15 +72,32 @@ def _checked(named: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def tensors_in(batch: Any) -> Iterator[Tensor]:
-    """The tensors of a batch, whatever lists, tuples and dictionaries they are in."""
+    """The tensors of a batch, whatever lists, tuples, dictionaries and dataclasses they are in.
+
+    Arrays of numbers count as tensors.
+    """
     if isinstance(batch, Tensor):
         yield batch
+    elif isinstance(batch, np.ndarray) and batch.dtype.kind in "biufc":
+        yield torch.tensor(batch)
     elif isinstance(batch, Mapping):
         for part in batch.values():
             yield from tensors_in(part)
     elif isinstance(batch, list | tuple):
         for part in batch:
             yield from tensors_in(part)
+    elif _is_record(batch):
+        for name in _fields(batch):
+            yield from tensors_in(getattr(batch, name))
+
+
+def _is_record(batch: Any) -> bool:
+    return is_dataclass(batch) and not isinstance(batch, type)
+
+
+def _fields(batch: Any) -> list[str]:
+    """Those that are set."""
+    return [field.name for field in fields(batch) if hasattr(batch, field.name)]
 
 
 def converted(batch: Any, convert: Callable[[Tensor], Tensor]) -> Any:
@@ -87,12 +107,25 @@ def converted(batch: Any, convert: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(batch, Mapping):
         found = {key: converted(part, convert) for key, part in batch.items()}
         return found if any(found[key] is not batch[key] for key in found) else batch
+    if _is_record(batch):
+        return _converted_record(batch, convert)
     if not isinstance(batch, list | tuple):
         return batch
     parts = [converted(part, convert) for part in batch]
     if all(new is old for new, old in zip(parts, batch, strict=True)):
         return batch
     return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+
+
+def _converted_record(batch: Any, convert: Callable[[Tensor], Tensor]) -> Any:
+    found = {name: converted(getattr(batch, name), convert) for name in _fields(batch)}
+    changed = {name: part for name, part in found.items() if part is not getattr(batch, name)}
+    if not changed:
+        return batch
+    other = copy.copy(batch)
+    for name, part in changed.items():
+        object.__setattr__(other, name, part)  # also of a frozen one
+    return other
 
 
 def differentiable(tensor: Tensor) -> Tensor:

@@ -55,12 +55,18 @@ CLASSIFIES: dict[Any, Wrong] = {
 _IGNORED = 4  # where ignore_index stands in a call without names: (scores, targets, weight, …)
 
 
+def _reduction(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """How the losses of the answers are put together."""
+    place = 6 if CLASSIFIES[func] is _argmax else 5
+    return args[place] if len(args) > place else named.get("reduction", "mean")
+
+
 class _Answers(TorchFunctionMode):
     """Counts answers, right and wrong, wherever a loss of classification is computed."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.wrong, self.all = 0.0, 0
+        self.wrong, self.all, self.single = 0.0, 0, False
 
     def __torch_function__(
         self,
@@ -72,6 +78,7 @@ class _Answers(TorchFunctionMode):
         named = kwargs or {}
         if func in CLASSIFIES:
             self._count(CLASSIFIES[func], args, named)
+            self.single |= _reduction(func, args, named) == "none"
         return func(*args, **named)
 
     def _count(self, wrong: Wrong, args: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -94,15 +101,19 @@ def _uncompiled() -> AbstractContextManager[Any]:
 
 
 class Errors:
-    """The share of answers that are wrong, as a function of a batch; `seen` if there were any."""
+    """The share of answers that are wrong, as a function of a batch; `seen` if there were any.
+
+    `single` if the loss was given one by one, so that it may leave out answers that count here.
+    """
 
     def __init__(self, loss: Loss) -> None:
-        self._loss, self.seen = loss, False
+        self._loss, self.seen, self.single = loss, False, False
 
     def __call__(self, *batch: Any) -> Tensor:
         """Nothing to differentiate. Not a number where the loss is not: no answer at all."""
         with torch.no_grad(), _uncompiled(), _Answers() as answers:
             value = self._loss(*batch)
         self.seen |= answers.all > 0
+        self.single |= answers.single
         share = answers.wrong / answers.all if answers.all else 0.0
         return torch.as_tensor(share, dtype=torch.float64) + 0 * value.detach().double().cpu()

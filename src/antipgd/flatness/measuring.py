@@ -14,10 +14,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from antipgd.checks import number, one_of
+from antipgd.flatness.derivatives import check_derivatives
 from antipgd.flatness.determinism import check_deterministic
 from antipgd.flatness.inputs import Parameters, named_tensors
 from antipgd.flatness.objective import MEMORY, Loss, Objective
-from antipgd.flatness.state import undisturbed
+from antipgd.flatness.state import all_in_float64, undisturbed
 from antipgd.flatness.unchanged import Unchanged
 from antipgd.torch.living import without_noise_in_passes
 from antipgd.torch.recalibration import averaging
@@ -123,15 +124,21 @@ class Setting:
         alone = undisturbed(
             self._module, tensors, self._float64, self._generators, called=self._called
         )
-        with without_noise_in_passes(tensors), alone as called:
+        owned = [] if self._module is None else list(self._module.parameters())
+        with without_noise_in_passes([*tensors, *owned]), alone as called:
             yield called
 
     def _check(self, called: Iterable[nn.Module], batch_norm: str | None) -> None:
         if self._module is not None:
             _set_batch_norm(self.objective, _batch_norms(self._module.modules()), batch_norm)
         check_deterministic(self.objective)
+        self.objective.before_products = self._check_derivatives
         if self._module is None:
             self.objective.batch_norm = _mode_of(_batch_norms(called))
+
+    def _check_derivatives(self) -> None:
+        tensors = list(self._named.values())
+        check_derivatives(self.objective, lambda: all_in_float64(self._module, tensors))
 
     def _keep(self, called: Iterable[nn.Module], estimated: bool) -> None:
         """What must be the same at every measurement."""

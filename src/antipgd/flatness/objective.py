@@ -3,7 +3,7 @@
 Values, and products of the Hessian with many vectors at once. Batches are streamed: the graph of a
 batch lives while its products are taken. Each batch counts by its number of examples (the first
 axis of the first tensor in it), so that unequal batches of a mean loss give the mean over all
-examples; where no tensor is found all count alike.
+examples; where no tensor is found all count alike, which is warned of.
 """
 
 import math
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from antipgd.flatness.inputs import converted, differentiable, double, examples_in
-from antipgd.flatness.probes import Probes
+from antipgd.flatness.probes import FAR, Probes
 
 Loss = Callable[..., Tensor]
 MEMORY = 2 * 2**30
@@ -30,6 +30,8 @@ FIXED = (
     "switch off shuffling and augmentation (shuffle=False), or pass list(batches) to measure on "
     "one fixed draw of them"
 )
+_INDEPENDENT = "loss does not depend on any of params"
+_TWO_MEANS = f"the mean loss over the batches was {{!r}} and then {{!r}}: {FIXED}"
 _SAME_LOSS = {torch.float32: 1e-5, torch.float64: 1e-12}  # kernels may add in another order
 
 
@@ -62,6 +64,8 @@ class Objective:
         self.graph_bytes = 0  # that a graph keeps; this and the next are found by the first look
         self.operations: set[str] = set()
         self._one_by_one = False
+        self.before_products: Callable[[], None] | None = None
+        """Is called once, before the first product."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -76,6 +80,11 @@ class Objective:
     def probes(self, seed: int, law: str = "rademacher") -> Probes:
         """Probe vectors for these parameters."""
         return Probes(seed, self.names, self.sizes, self.dtype, self.device, law)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether the loss is of batches."""
+        return self._batches is not None
 
     def batches(self) -> Generator[tuple[float, Any]]:
         """Each batch with the weight it has in the mean."""
@@ -108,6 +117,13 @@ class Objective:
             weights += weight
         return total / weights
 
+    def steady_value(self) -> float:
+        """L(w), refused where a second pass over the data gives another."""
+        value, again = self.value(), self.value()
+        if self.differ(value, again):
+            raise NotDeterministicError(_TWO_MEANS.format(value, again))
+        return value
+
     @torch.no_grad()
     def flat(self) -> Tensor:
         """A copy of the parameters, laid end to end."""
@@ -117,7 +133,7 @@ class Objective:
         """The last axis of `flat` cut into the parameters' shapes; leading axes stay."""
         lead = flat.shape[:-1]
         cut = flat.split(self.sizes, dim=-1)
-        return [part.reshape(*lead, *t.shape) for part, t in zip(cut, self.tensors, strict=True)]
+        return [part.reshape((*lead, *t.shape)) for part, t in zip(cut, self.tensors, strict=True)]
 
     @contextmanager
     def moved(self, displacement: Tensor) -> Generator[None]:
@@ -158,6 +174,14 @@ class Objective:
             total = shared.cpu().numpy()
         return total / weights
 
+    def check_depends(self, value: float) -> None:
+        """Refuse a loss that is L(w) far away from w, too."""
+        flat = self.flat()
+        size = float(flat.double().square().mean().sqrt()) or 1.0
+        far = self.probes(0, "gaussian").rows(FAR, 0, 3).mul_(10 * size)
+        if bool((self.values_at(torch.cat([-flat[None], far]), [1.0]) == value).all()):
+            raise ValueError(_INDEPENDENT)
+
     def gradient_at(self, displacement: Tensor) -> Tensor:
         """∇L at the parameters displaced by a flat vector, laid end to end."""
         total, weights = torch.zeros_like(displacement), 0.0
@@ -177,12 +201,15 @@ class Objective:
 
     def products(self, vectors: Tensor) -> Tensor:
         """H·v for each row v; with `ranks`, each rank takes its share of the rows."""
-        self.products_taken += len(vectors)
         if any(name.endswith("::Error") for name in self.operations):
             raise ValueError(
                 "loss has an operation that can be differentiated only once, which would leave "
                 "its part of the Hessian out; write it with torch operations"
             )
+        look, self.before_products = self.before_products, None
+        if look is not None:
+            look()
+        self.products_taken += len(vectors)
         found = self._shared_products(vectors) if self.ranks else self._own_products(vectors)
         finite = bool(torch.isfinite(found.sum())) or bool(torch.isfinite(found).all())
         if not finite:  # the sum is quickly had and tells in all but a strange case
@@ -191,6 +218,12 @@ class Objective:
                 "derivative here (a root or a norm at zero?) or it overflows (float64=True?)"
             )
         return found
+
+    def derivatives_of(self, batch: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient of one batch's loss, laid end to end, and H·v, which is not counted."""
+        gradient, total = self.gradient_graph(batch), torch.zeros_like(vectors)
+        self._add_products(total, gradient, vectors, 1.0)
+        return torch.cat([part.detach().reshape(-1) for part in gradient]), total
 
     def rows_at_once(self, matrices: int) -> int:
         """How many vectors fit into memory if each is there in so many copies."""
@@ -223,9 +256,7 @@ class Objective:
     def _check_pass(self, mean: float) -> None:
         """Every pass over the data must have the same loss; looking at it costs nothing."""
         if self._mean is not None and self.differ(mean, self._mean):
-            raise NotDeterministicError(
-                f"the mean loss over the batches was {self._mean!r} and then {mean!r}: {FIXED}"
-            )
+            raise NotDeterministicError(_TWO_MEANS.format(self._mean, mean))
         self._mean = mean
 
     def differ(self, one: float, other: float) -> bool:
@@ -244,7 +275,7 @@ class Objective:
             )
         found = torch.autograd.grad(value, self.tensors, create_graph=True, allow_unused=True)
         if all(part is None for part in found):
-            raise ValueError("loss does not depend on any of params")
+            raise ValueError(_INDEPENDENT)
         return [torch.zeros_like(t) if g is None else g
                 for g, t in zip(found, self.tensors, strict=True)]  # fmt: skip
 

@@ -74,9 +74,10 @@ class Place:
     ) -> Eigenvalues:
         """The `k` eigenvalues of ∇²L that are largest in magnitude ("LM"), largest or smallest.
 
-        "LA" are the largest with their sign, "SA" the smallest. `tolerance` bounds the residuals
-        relative to the eigenvalues. If about `max_products` do not suffice, a `ToleranceWarning`
-        says what was reached, and that is returned.
+        "LA" are the largest with their sign, "SA" the smallest. Equal ones count as often as they
+        are there: for k > 1 products are spent on looking for others beside those found.
+        `tolerance` bounds the residuals relative to the eigenvalues. If about `max_products` do not
+        suffice, a `ToleranceWarning` says what was reached, and that is returned.
         """
         with self._setting.entered() as objective:
             return measured_eigenvalues(
@@ -185,8 +186,8 @@ def at(
 
     `params` is a module (its trainable parameters), or tensors, with names if they come as a
     dictionary or pairs. A batch counts by its number of examples, the length of the first tensor
-    in it. Without `batches` the loss is called without argument. That loss and data are the same
-    at every look is checked here, once.
+    or array in it (seen in lists, tuples, dictionaries and dataclasses). Without `batches` the loss
+    is called without argument. That loss and data are the same at every look is checked here, once.
 
     `batch_norm` is None (as found), "eval", "train" or "estimated" (statistics averaged anew over
     the batches, here and once); `float64` measures in double precision (parameters, a module's

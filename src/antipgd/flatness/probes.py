@@ -17,7 +17,7 @@ from antipgd.noise.transforms import NUMPY, unit_draws
 from antipgd.torch.kernel import draw_range
 
 # Each use of probes has its own steps of the stream.
-SKETCH, RESIDUAL, LANCZOS, SHARPNESS = (use << 32 for use in range(1, 5))
+SKETCH, RESIDUAL, LANCZOS, SHARPNESS, HOLDING, FAR = (use << 32 for use in range(1, 7))
 # Eight signs for each value of a byte, +1 where a bit is not set.
 _SIGNS = np.float32(1) - 2 * np.unpackbits(
     np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"

@@ -3,6 +3,7 @@
 import math
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 
@@ -79,6 +80,14 @@ class Measured:
         """The estimate for a log, and whether it met its tolerance if there was one."""
         found = {name: self.mean, f"{name}_sem": self.sem}
         return found if self.converged is None else found | {"converged": float(self.converged)}
+
+
+def check_same(one: Measured, other: Measured, names: Sequence[str]) -> None:
+    """Refuse two results that were asked for otherwise."""
+    for name in names:
+        mine, others = getattr(one, name), getattr(other, name)
+        if mine != others:
+            raise ValueError(f"the two differ in {name}, {mine} and {others}: measure both alike")
 
 
 @dataclass(frozen=True)

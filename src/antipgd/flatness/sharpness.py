@@ -18,7 +18,7 @@ from antipgd.checks import number, whole
 from antipgd.estimate import Estimate
 from antipgd.flatness.draws import Draws, estimated, rises, rounding_of
 from antipgd.flatness.objective import Objective
-from antipgd.flatness.samples import Measured, tell_tolerance
+from antipgd.flatness.samples import Measured, check_same, tell_tolerance
 from antipgd.noise.injection import check_sigma
 from antipgd.noise.laws import Law, as_law
 
@@ -45,6 +45,10 @@ class Sharpness(Measured):
     rounding: float = field(repr=False)  # absolute error of a difference of losses
     samples: Array = field(repr=False)
     quadratic: Array | None = field(repr=False)  # σ²/2 ξᵀHξ of the same draws
+
+    def check_comparable(self, other: Measured) -> None:
+        if isinstance(other, Sharpness):
+            check_same(self, other, ("sigma", "adaptive", "law"))
 
     def __repr__(self) -> str:
         kind = "adaptive sigma" if self.adaptive else "sigma"
@@ -142,8 +146,10 @@ def measured_sharpness(
     if not isinstance(trace, bool | Estimate | Measured):
         raise TypeError(f"trace must be True, False or an Estimate; got {type(trace).__name__}")
     scales = objective.flat().abs() if adaptive else None
-    drawn, at = Draws(seed, as_law(law), scales, antithetic), objective.value()
+    drawn, at = Draws(seed, as_law(law), scales, antithetic), objective.steady_value()
     samples, forms = _sampled(objective, sigmas, goal, drawn, at, quadratic=trace is True)
+    if not samples.any():
+        objective.check_depends(at)
     found = []
     for one, column in zip(sigmas, samples.T, strict=True):
         estimate = estimated(column, goal.pilot, rounding_of(objective, at))

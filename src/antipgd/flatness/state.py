@@ -7,7 +7,7 @@ option, the tensors' storage. Knows nothing of what is measured in between.
 import random
 import threading
 from collections.abc import Generator, Iterable
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import numpy as np
 import torch
@@ -153,10 +153,25 @@ def in_float64(tensors: Iterable[Tensor]) -> Generator[None]:
             tensor.grad = grad
 
 
-def _in_all(module: nn.Module | None, tensors: list[Tensor]) -> list[Tensor]:
+def all_in_float64(module: nn.Module | None, tensors: list[Tensor]) -> AbstractContextManager[None]:
     """The tensors, and the frozen parameters and the buffers beside them."""
     owned = [] if module is None else [*module.parameters(), *module.buffers()]
-    return list({id(tensor): tensor for tensor in (*tensors, *owned)}.values())
+    return in_float64({id(tensor): tensor for tensor in (*tensors, *owned)}.values())
+
+
+@contextmanager
+def attention_as_written() -> Generator[None]:
+    """Transformers in evaluation mode without their fast path, which is taken for values only.
+
+    It computes other numbers at masked places than what is differentiated: values and derivatives
+    would be of two functions.
+    """
+    found = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(found)
 
 
 @contextmanager
@@ -179,9 +194,10 @@ def undisturbed(
         for device in {"cpu", *(tensor.device.type for tensor in tensors)}:
             stack.enter_context(torch.autocast(device, enabled=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(attention_as_written())
         stack.enter_context(kept_generators(generators))
         if float64:
-            stack.enter_context(in_float64(_in_all(module, tensors)))
+            stack.enter_context(all_in_float64(module, tensors))
         kept = stack.enter_context(kept_modules(dict.fromkeys(known)))
         stack.enter_context(kept_tensors(tensors))
         yield kept

@@ -101,12 +101,13 @@ def difference(one: Measured, other: Measured) -> Estimate:
     as many as the shorter one has: pairs take most of the spread out, and what the longer one has
     beyond them is used as far as it helps. All others are subtracted as they are: exact ones have
     no probes, and Hutch++ is unbiased whatever probes its subspace came from, so that it does not
-    correlate with Hutchinson's samples of the same seed. Two scaled traces at equal loss are
-    subtracted so, too: if they share probes the interval is wider than need be.
+    correlate with Hutchinson's samples of the same seed. Two scaled traces at equal loss, or two
+    sharpnesses of the same noise, are subtracted so, too: if they share probes the interval is
+    wider than need be.
     """
     if type(one) is not type(other) or not isinstance(one, Measured):
         raise TypeError(
-            f"difference takes two traces, or two traces at equal loss; got "
+            f"difference takes two traces, or two other results of one kind; got "
             f"{type(one).__name__} and {type(other).__name__}"
         )
     one.check_comparable(other)

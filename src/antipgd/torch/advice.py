@@ -16,21 +16,51 @@ from antipgd.torch.clock import Clock
 from antipgd.torch.members import Member, rms
 
 log = logging.getLogger("antipgd")
+Units = tuple[tuple[str, tuple[int, ...], float], ...]
 
 
 class TriedSigma(float):
     """A σ that `find_sigma` tried at trained weights, absolute or relative. Those of a new network
-    are smaller, so that it may exceed them: that is logged, not warned of."""
+    are smaller, so that it may exceed them: that is logged, not warned of. A relative one keeps
+    its units: name, shape and root mean square of the tensors that it was tried on."""
 
     relative: bool
+    units: Units
 
-    def __new__(cls, value: float, relative: bool) -> "TriedSigma":
+    def __new__(cls, value: float, relative: bool, units: Units = ()) -> "TriedSigma":
         tried = super().__new__(cls, value)
-        tried.relative = relative
+        tried.relative, tried.units = relative, units
         return tried
 
     def __reduce__(self) -> tuple[type, tuple]:
-        return TriedSigma, (float(self), self.relative)
+        return TriedSigma, (float(self), self.relative, self.units)
+
+
+def take_units(members: Sequence[Member], sigma: object, relative: bool | str) -> None:
+    """Let a relative σ that was found keep its units, on tensors of the same name or place.
+
+    In units of a new network's own weights it would be another noise than the one that was tried:
+    they are smaller, and biases are zero.
+    """
+    if relative is not True or not isinstance(sigma, TriedSigma) or not sigma.units:
+        return
+    named = {name: (shape, size) for name, shape, size in sigma.units}
+    placed = {str(place): one for place, one in enumerate(named.values())}
+    unknown = []
+    for member in members:
+        found = named.get(member.name) or placed.get(member.position)
+        if found is not None and found[0] == tuple(member.parameter.shape):
+            member.scale = found[1]
+        elif not member.frozen and not member.even_frozen:
+            unknown.append(member.name)
+    if unknown:
+        warnings.warn(
+            f"relative sigma {float(sigma):.3g} was found on other tensors than {unknown[0]!r} "
+            f"({len(unknown)} of {len(members)}): it is in units of their own root mean squares "
+            f"now, which are smaller in a new network; find an absolute sigma, or give the "
+            f"optimizer model.named_parameters()",
+            stacklevel=5,
+        )
 
 
 def number_of(sigma: Any) -> Any:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from antipgd.noise import ANTI, Law, Schedule, as_law, as_taps
 from antipgd.torch import saved
-from antipgd.torch.advice import number_of, was_tried
+from antipgd.torch.advice import number_of
 from antipgd.torch.anchored import refuse_unfit
 from antipgd.torch.beginning import begin, checked_settings, refuse_shared
 from antipgd.torch.drawing import Drawing
@@ -78,7 +78,7 @@ def attach(
         records = noise.checked(saved.own_groups(optimizer))
     except Exception as refusal:
         noise, error = None, refusal
-    begin(noise, records, error, seed, was_tried(sigma, relative, layers))
+    begin(noise, records, error, seed, sigma)
     assert noise is not None
     return noise
 

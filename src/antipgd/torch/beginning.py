@@ -15,7 +15,7 @@ from antipgd.checks import one_of, whole
 from antipgd.noise import Law, Schedule, as_law, as_taps
 from antipgd.noise.injection import check_sigma
 from antipgd.torch import saved
-from antipgd.torch.advice import advise, check_tried
+from antipgd.torch.advice import advise, check_tried, take_units, was_tried
 from antipgd.torch.drawing import Drawing
 from antipgd.torch.handle import Noise
 from antipgd.torch.living import attached_noises, carried_by_abandoned, stop_abandoned
@@ -77,20 +77,21 @@ def begin(
     records: list[Record],
     error: Exception | None,
     seed: int | None,
-    tried: bool = False,
+    sigma: object = None,
 ) -> None:
     """Let the ranks agree that nobody refuses, and on what; go on from `records`, or anew; act.
 
-    `seed` is the one given: None is rank 0's then. A σ that was `tried` is not warned of.
+    `seed` is the one given: None is rank 0's then. So is `sigma`: one that was tried keeps its
+    units and is not warned of.
     """
     facts = {} if noise is None else noise.facts(records) | ({} if records else {"seed": seed})
     seeds = agree(error, facts, None if noise is None else noise.seed)
     assert noise is not None
     noise.draw_from(seeds[0])
-    _measure_and_act(noise, records, tried)
+    _measure_and_act(noise, records, sigma)
 
 
-def _measure_and_act(noise: Noise, records: list[Record], tried: bool) -> None:
+def _measure_and_act(noise: Noise, records: list[Record], sigma: object) -> None:
     """Measure, go on from a checkpoint's records, let the ranks agree on σ, advise, and act.
 
     To act is last: where warnings are errors, an advice ends it all.
@@ -102,6 +103,7 @@ def _measure_and_act(noise: Noise, records: list[Record], tried: bool) -> None:
             noise.adopt(records)
         else:
             noise.roll.measure()
+            take_units(noise.members, sigma, noise.relative)
         sigmas = noise.sigmas()
         to_come = noise.sigmas_to_come()
         noise.check_sigmas(to_come)
@@ -111,6 +113,7 @@ def _measure_and_act(noise: Noise, records: list[Record], tried: bool) -> None:
     _note_same_draws(noise)
     if not records:
         _ask_about_checkpoints(noise, expected)
+        tried = was_tried(sigma, noise.relative, noise.drawing.layers)
         advise(noise.members, to_come, noise.seed, noise.relative, tried)
         noise.advise_on_hold()
     noise.foresee(to_come)

@@ -29,12 +29,15 @@ def noise_of(optimizer: Optimizer) -> Noise | None:
 
 @contextmanager
 def without_noise_in_passes(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """A block in which models that have any of these parameters read them as they are."""
+    """A block in which models that have any of these parameters read all of theirs as they are.
+
+    Also where the noise is on others of them: what is behind the noise would differ with its draw.
+    """
     given = {id(tensor) for tensor in tensors}
     with ExitStack() as stack:
         for noise in list(live):
-            acts = noise.attached and noise.form == "forward" and noise.model is not None
-            if acts and any(id(member.parameter) in given for member in noise.members):
+            acts = noise.attached and noise.form == "forward"
+            if acts and noise.model is not None and given & set(map(id, noise.model.parameters())):
                 stack.enter_context(noise.off())
         yield
 

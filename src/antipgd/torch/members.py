@@ -58,7 +58,7 @@ class Member:
     place: int  # in its group
     drawn_as: str  # keys its draws: its own name, or that in the checkpoint it came from
     first_lr: float | None  # that schedule="lr" is relative to; None: the group has none
-    scale: float  # what sigma is multiplied with: 1, or the tensor's rms where σ is relative
+    scale: float  # what sigma is multiplied with: 1, or an rms, mostly its own, if σ is relative
     sigmas: list[float]  # of the last len(taps) − 1 draws, newest first; 0 before it joined
     key: int = 0
     shares: Tensor | None = None  # of σ, by filter, where it is relative to them

@@ -10,7 +10,7 @@ from antipgd.checks import one_of
 from antipgd.noise import ANTI, Law, Schedule
 from antipgd.noise.taps import telescopes
 from antipgd.torch import saved
-from antipgd.torch.advice import number_of, was_tried
+from antipgd.torch.advice import number_of
 from antipgd.torch.beginning import begin, checked_settings, refuse_shared
 from antipgd.torch.drawing import Drawing
 from antipgd.torch.forward.in_passes import InPasses
@@ -92,7 +92,7 @@ def perturb(
         records = noise.checked(saved.own_groups(noise.together))
     except Exception as refusal:
         noise, error = None, refusal
-    begin(noise, records, error, seed, was_tried(sigma, relative, layers))
+    begin(noise, records, error, seed, sigma)
     assert noise is not None
     return noise
 
