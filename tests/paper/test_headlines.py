@@ -31,6 +31,15 @@ def test_one_verdict_of_all():
     assert said["The paper's claims"] == "Of 2 claims of the paper, 2 hold."
 
 
+def test_questions_are_counted_where_they_were_asked():
+    rows = [a_row("a", HOLDS, "question"), a_row("b", FAILS, "question"),
+            a_row("c", NOT_JUDGED, "question")]  # fmt: skip
+    assert headlines(rows) == {
+        "Its conclusion's questions": "Of 2 statements that answer them, 1 holds and 1 fails."
+    }
+    assert headlines(rows[2:]) == {}
+
+
 @pytest.mark.parametrize("verdict", VERBS)
 def test_the_small_problems_say_their_verdict_and_how_many_parts_hold(verdict):
     rows = [a_row("regression", verdict, held=5, parts=6), a_row("sensing", HOLDS, held=9, parts=9)]

@@ -10,6 +10,7 @@ import pytest
 
 from antipgd.paper import figures
 from antipgd.paper.claims import FAILS, HOLDS, LEVEL, UNDECIDED, Claim
+from antipgd.paper.coverage import NOT_JUDGED
 from antipgd.paper.references import PAPER
 from antipgd.paper.report import Erratum, Item, Row, measured, number, page
 from antipgd.paper.report.markup import text as marked_up
@@ -320,6 +321,23 @@ def test_kinds_of_claims_are_counted_apart_and_the_paper_is_quoted() -> None:
     assert titles == ["Claims of the paper", "Additions of ours", "Checks of the machine"]
     assert "<q>it is “better” &amp; flat</q>" in text
     assert text.count("in the paper's words") == 1
+
+
+def test_kinds_of_which_nothing_was_judged_come_last_and_are_folded() -> None:
+    rows = [
+        Row("a", "fig:1", "it is better", NOT_JUDGED, [], "paper"),
+        Row("b", "eq:1", "two and two", HOLDS, [], "machine"),
+        Row("c", "eq:2", "three and three", NOT_JUDGED, [], "machine"),
+    ]
+    text = a_page([], rows)
+    titles = re.findall(r"<h3[^>]*>(.*?)</h3>", text)
+    assert titles == ["Checks of the machine", "Claims of the paper"]
+    assert "#outcome" not in text  # there is no sentence to lead to
+    contents = text.partition("</nav>")[0]
+    assert contents.index("#kind-machine") < contents.index("#kind-paper")
+    folded = re.findall(r"<summary>(None of its .*?)</summary>(.*?)</table>", text, re.DOTALL)
+    assert [words for words, _ in folded] == ["None of its 1 rows is judged here"]
+    assert "it is better" in folded[0][1].lower()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """What came out, in five sentences made from the rows, so that they are true of any verdicts.
 
 The paper's claims in numbers; its two small problems; networks; its formulas and slips; the law at
-real learning rates. A sentence about what is not there is not said.
+real learning rates. Where its conclusion's questions were asked, a sixth. A sentence about what is
+not there is not said.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ def headlines(
         "Networks": " ".join(said),
         "Theory": _theory([by[name] for name in FORMULAS if name in by], errata),
         "Learning rates": _law(by.get("finite_rate")),
+        "Its conclusion's questions": _questions([row for row in rows if row.kind == "question"]),
     }
     return {about: sentence for about, sentence in found.items() if sentence}
 
@@ -55,6 +57,13 @@ def _claims(rows: Sequence[Row]) -> str:
         return ""
     all_of_them = "," if len(judged) == len(rows) else f" {len(judged)} were judged here:"
     return f"Of {len(rows)} claims of the paper{all_of_them} {_shares(judged)}."
+
+
+def _questions(rows: Sequence[Row]) -> str:
+    judged = _judged(rows)
+    if not judged:
+        return ""
+    return f"Of {len(judged)} statements that answer them, {_shares(judged)}."
 
 
 def _verdict(row: Row) -> str:

@@ -13,7 +13,7 @@ from antipgd.paper.report.experiments import chapters, experiments
 from antipgd.paper.report.headlines import headlines
 from antipgd.paper.report.markup import anchor
 from antipgd.paper.report.opening import TITLE, opening
-from antipgd.paper.report.rows import verdicts
+from antipgd.paper.report.rows import by_kind, verdicts
 from antipgd.paper.sheet import head
 
 FILTERS = {"all": "all", "fails": "fails", "undecided": "undecided", "network": "networks"}
@@ -28,10 +28,11 @@ def page(
     sentence; `playground` a fragment of HTML, whose scripts the page admits."""
     sections = {item.name: place for place, item in enumerate(items, 1)}
     networks = {item.name for item in items if item.network}
-    contents = _contents(items, rows, bool(errata), bool(playground))
+    sentences = headlines(rows, errata, said)
+    contents = _contents(items, rows, bool(sentences), bool(errata), bool(playground))
     main = "\n".join(
         [
-            opening(items, headlines(rows, errata, said)),
+            opening(items, sentences),
             f'<section id="try">\n<h2>Playground</h2>\n{playground}\n</section>'
             if playground
             else "",
@@ -52,14 +53,15 @@ def page(
     )
 
 
-def _contents(items: Sequence[Item], rows: Sequence[Row], errata: bool, playground: bool) -> str:
+def _contents(
+    items: Sequence[Item], rows: Sequence[Row], sentences: bool, errata: bool, playground: bool
+) -> str:
     """Sections of the page; kinds of rows and chapters below theirs."""
-    kinds = [(anchor("kind", kind), KINDS[kind].capitalize()) for kind in KINDS
-             if any(row.kind == kind for row in rows)]  # fmt: skip
+    kinds = [(anchor("kind", kind), KINDS[kind].capitalize()) for kind in by_kind(rows)]
     parts = [(anchor("chapter", name), name) for name, _ in chapters(items) if name]
     links: list[tuple[str, str, list[tuple[str, str]]]] = [
         ("method", "The method", []),
-        *([("outcome", "What came out", [])] if rows else []),
+        *([("outcome", "What came out", [])] if sentences else []),
         *([("try", "Playground", [])] if playground else []),
         ("verdicts", "Verdicts", kinds),
         ("experiments", "Experiments", parts),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from antipgd.paper.coverage import KINDS
+from antipgd.paper.coverage import KINDS, NOT_JUDGED
 from antipgd.paper.report.content import Row
 from antipgd.paper.report.markup import (
     anchor,
@@ -31,7 +31,6 @@ def verdicts(
     rows: Sequence[Row], notes: Sequence[str], sections: Mapping[str, int], networks: set[str]
 ) -> str:
     """All rows, kind by kind, and the rule by which they are judged."""
-    groups = {kind: [row for row in rows if row.kind == kind] for kind in KINDS}
     remarks = "".join(f"<li>{text(note, sections)}</li>\n" for note in notes)
     return "\n".join(
         [
@@ -39,10 +38,21 @@ def verdicts(
             f"<details class=\"rule\"><summary>How a verdict is made</summary>\n<p>{RULE}</p>"
             + (f'\n<ul class="notes">\n{remarks}</ul>' if notes else "")
             + "</details>",
-            *(_group(kind, group, sections, networks) for kind, group in groups.items() if group),
+            *(_group(kind, group, sections, networks) for kind, group in by_kind(rows).items()),
             "</section>",
         ]
     )  # fmt: skip
+
+
+def by_kind(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each kind; kinds of which nothing was judged come last."""
+    found = {kind: [row for row in rows if row.kind == kind] for kind in KINDS}
+    order = sorted(found, key=lambda kind: not _judged(found[kind]))
+    return {kind: found[kind] for kind in order if found[kind]}
+
+
+def _judged(rows: Sequence[Row]) -> bool:
+    return any(row.verdict != NOT_JUDGED for row in rows)
 
 
 def on_network(row: Row, networks: set[str]) -> bool:
@@ -57,14 +67,16 @@ def _group(kind: str, rows: Sequence[Row], sections: Mapping[str, int], networks
     found = [row.verdict for row in rows]
     shown = shown_for(found, any(on_network(row, networks) for row in rows))
     lines = (_row(row, sections, networks) for row in rows)
+    shape = "rows" if any(row.quote for row in rows) else "rows unquoted"
+    content = f"{counts(found)}\n{table(shape, heads, [body(lines)])}"
+    if not _judged(rows):
+        summary = f"None of its {len(rows)} rows is judged here"
+        content = f"<details><summary>{summary}</summary>\n{content}</details>"
     return "\n".join(
         [
             f'<div class="{shown}">',
             f'<h3 id="{anchor("kind", kind)}">{KINDS[kind].capitalize()}</h3>',
-            counts(found),
-            table(
-                "rows" if any(row.quote for row in rows) else "rows unquoted", heads, [body(lines)]
-            ),
+            content,
             "</div>",
         ]
     )
