@@ -78,7 +78,8 @@ class GPT(nn.Module):
 def network(kind: str) -> tuple[nn.Module, Tensor, Tensor]:
     torch.manual_seed(0)
     if kind == "resnet18":
-        return ResNet18(64, 3, 10), torch.randn(128, 3, 32, 32), torch.randint(0, 10, (128,))
+        x = torch.randn(128, 3, 32, 32)
+        return ResNet18(64, 3, 10, norm="batch"), x, torch.randint(0, 10, (128,))
     x = torch.randint(0, 2048, (4, 256))
     return GPT(), x, torch.randint(0, 2048, (4 * 256,))
 
