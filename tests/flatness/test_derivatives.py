@@ -99,6 +99,27 @@ def test_a_minimum_found_to_the_last_bit_is_not_warned_of(dtype):
     hessian_trace(lambda b: ((b[0] @ w - b[1]) ** 4).mean() + 7, [w], [(x, y)])
 
 
+def test_a_loss_that_does_not_exist_beside_the_weights_is_measured():
+    w = torch.tensor([3.0, 0.006], dtype=torch.float64)
+    x = torch.tensor([3.1, 2.9], dtype=torch.float64)
+    found = hessian_trace(lambda: -torch.distributions.Normal(w[0], w[1]).log_prob(x).mean(), [w])
+    by_hand = 1 / w[1] ** 2 + (-1 / w[1] ** 2 + 3 * (0.1**2) / w[1] ** 4)
+    assert found.mean == pytest.approx(float(by_hand))
+
+
+def test_the_look_keeps_to_the_memory_that_is_given():
+    layer = weight_norm(nn.Linear(3, 4))
+    x, y = torch.randn(50, 3), torch.randn(50, 4)
+
+    def loss(batch):
+        return mse_loss(layer(batch[0]), batch[1])
+
+    with pytest.warns(UserWarning, match="not symmetric"):
+        hessian_trace(loss, layer, [(x, y)], method="hutchinson", max_probes=32)
+    few = 2 * 3 * 20 * 12 - 1  # bytes of rows and images, in double too
+    hessian_trace(loss, layer, [(x, y)], method="hutchinson", max_probes=32, memory=few)
+
+
 def test_a_loss_that_differentiates_is_measured():
     w = torch.randn(6, generator=torch.Generator().manual_seed(0)).double()
 

@@ -429,6 +429,37 @@ def test_a_relative_sigma_on_other_tensors_is_warned_of():
     noise.stop()
 
 
+def test_without_names_and_in_groups_units_are_nobodys():
+    """Layers of equal shapes in another order: by place each would have another one's units."""
+    trained, batches, loss = network()
+    found = find_sigma(loss, trained, batches, relative=True)
+    new = fresh(1)
+    groups = [{"params": [new[2].weight, new[2].bias]}, {"params": [new[0].weight, new[0].bias]}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    with pytest.warns(UserWarning, match=r"found on other tensors than .* \(4 of 4\)"):
+        noise = attach(optimizer, found, relative=True)
+    wanted = {name: found.sigma * size for name, size in rms_by_name(new).items()}
+    assert carried(noise, new) == pytest.approx(wanted, rel=1e-3)
+    noise.stop()
+
+
+def test_zeros_that_are_unfrozen_keep_the_units_they_were_given():
+    trained, batches, loss = network()
+    found = find_sigma(loss, trained, batches, relative=True)
+    new = fresh(1)
+    with torch.no_grad():
+        new[0].bias.zero_()
+    new[0].bias.requires_grad_(False)
+    optimizer = torch.optim.SGD(new.parameters(), lr=0.1)
+    noise = perturb(new, optimizer, found, relative=True)
+    new[0].bias.requires_grad_(True)
+    new(torch.randn(4, 6)).sum().backward()
+    optimizer.step()
+    wanted = {name: found.sigma * size for name, size in rms_by_name(trained).items()}
+    assert carried(noise, new) == pytest.approx(wanted, rel=1e-3)
+    noise.stop()
+
+
 def test_the_finder_and_the_noise_agree(recwarn):
     """What it finds draws no warning from `attach` or `perturb`, of either kind of σ."""
     model, batches = classifier()

@@ -253,6 +253,19 @@ def test_batches_without_tensors_count_alike_which_is_said():
     assert found.mean == pytest.approx(6)
 
 
+@pytest.mark.parametrize(
+    "change", [lambda x: x[::-1], lambda x: x.astype(">f8"), lambda x: x.astype(np.longdouble)]
+)
+def test_arrays_that_torch_does_not_take_are_counted(change):
+    w, x = normal(3), normal(10, 3, seed=1).numpy()
+
+    def loss(part):
+        return ((torch.from_numpy(part.astype("f8")) @ w) ** 2).mean()
+
+    found = hessian_trace(loss, [w], [change(x[:2]), change(x[2:])])
+    assert found.mean == pytest.approx(float(2 * (x**2).sum() / 10), rel=1e-12)
+
+
 def test_arrays_are_counted_and_compared():
     w, x = normal(3), normal(10, 3, seed=1).numpy()
 

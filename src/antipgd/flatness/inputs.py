@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from antipgd.flatness.state import same_values
 from antipgd.noise.stream import canonical_name
 
+_WITHOUT = {"g": np.dtype(np.float64), "G": np.dtype(np.complex128)}  # types that torch lacks
 Parameters = nn.Module | Mapping[str, Tensor] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 
 
@@ -79,7 +81,7 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
         yield batch
     elif isinstance(batch, np.ndarray) and batch.dtype.kind in "biufc":
-        yield torch.tensor(batch)
+        yield _as_tensor(batch)
     elif isinstance(batch, Mapping):
         for part in batch.values():
             yield from tensors_in(part)
@@ -89,6 +91,12 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
     elif _is_record(batch):
         for name in _fields(batch):
             yield from tensors_in(getattr(batch, name))
+
+
+def _as_tensor(array: NDArray[Any]) -> Tensor:
+    """A copy, also of what torch does not take: reversed, with foreign bytes, long doubles."""
+    kind = _WITHOUT.get(array.dtype.char, array.dtype)
+    return torch.from_numpy(np.array(array, dtype=kind.newbyteorder("="), order="C"))
 
 
 def _is_record(batch: Any) -> bool:

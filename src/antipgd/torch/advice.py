@@ -37,7 +37,8 @@ class TriedSigma(float):
 
 
 def take_units(members: Sequence[Member], sigma: object, relative: bool | str) -> None:
-    """Let a relative σ that was found keep its units, on tensors of the same name or place.
+    """Let a relative σ that was found keep its units, on tensors of the same name; or place by
+    place, where an optimizer that knows no names lists the very same shapes in one group.
 
     In units of a new network's own weights it would be another noise than the one that was tried:
     they are smaller, and biases are zero.
@@ -45,7 +46,7 @@ def take_units(members: Sequence[Member], sigma: object, relative: bool | str) -
     if relative is not True or not isinstance(sigma, TriedSigma) or not sigma.units:
         return
     named = {name: (shape, size) for name, shape, size in sigma.units}
-    placed = {str(place): one for place, one in enumerate(named.values())}
+    placed = _by_place(members, sigma.units)
     unknown = []
     for member in members:
         found = named.get(member.name) or placed.get(member.position)
@@ -61,6 +62,15 @@ def take_units(members: Sequence[Member], sigma: object, relative: bool | str) -
             f"optimizer model.named_parameters()",
             stacklevel=5,
         )
+
+
+def _by_place(members: Sequence[Member], units: Units) -> dict[str, tuple[tuple[int, ...], float]]:
+    """Units by position; none where groups may have another order than the model."""
+    alike = len(members) == len(units) and len({member.group for member in members}) == 1
+    pairs = [*zip(members, units, strict=alike)]
+    if not alike or any(tuple(member.parameter.shape) != shape for member, (_, shape, _) in pairs):
+        return {}
+    return {member.position: (shape, size) for member, (_, shape, size) in pairs}
 
 
 def number_of(sigma: Any) -> Any:

@@ -319,7 +319,8 @@ class Noise:
                 f"schedule='lr': sigma is now {times:.3g} times what was given, because the "
                 f"learning rate began at {first:.3g} and is {now:.3g}. Make OneCycleLR before the "
                 f"noise, which is relative to its max_lr then; make the noise before what else "
-                f"lowers the rate at first (CyclicLR, a warm-up by hand)",
+                f"lowers the rate at first (CyclicLR, a warm-up by hand). A checkpoint goes on as "
+                f"it began",
                 stacklevel=4,
             )
 

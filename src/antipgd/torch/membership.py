@@ -129,10 +129,11 @@ class Membership:
 
         Those that take noise stay as they were measured: no other σ comes to them without a word.
         """
-        woken = [member for member in self._asleep if not member.frozen]
+        awake = [member for member in self._asleep if not member.frozen]
+        woken = [member for member in awake if member.scale == 0]  # others have units of their own
         for member in woken:
             member.scale, member.shares = self._measured(member, _itself)
-        if woken:
+        if awake:
             self._asleep = [member for member in self._asleep if member.frozen]
             say_zeros([member.name for member in woken if member.scale == 0])
 
