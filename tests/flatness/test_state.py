@@ -2,6 +2,7 @@
 
 import random
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -91,9 +92,10 @@ def test_nothing_changes_with_a_tolerance(world):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("call", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("call", [1, 2, 3, 4, 5, 9, 14])
 @pytest.mark.parametrize("float64", [False, True])
 def test_nothing_changes_after_an_error_in_the_loss(error, call, float64):
+    """The ninth call is beside the weights, where a loss need not exist."""
     module = model(dtype=torch.float32)
     world, plain, calls = World(module), loss_of(module), []
 
@@ -107,7 +109,8 @@ def test_nothing_changes_after_an_error_in_the_loss(error, call, float64):
 
     before = world.look()
     options = {"batch_norm": "estimated", "float64": float64, "method": "hutchinson"}
-    with pytest.raises(error, match="in the loss"):
+    beside = call == 9 and error is RuntimeError
+    with nullcontext() if beside else pytest.raises(error, match="in the loss"):
         hessian_trace(loss, module, data(torch.float32), max_probes=130, **options)
     assert world.look() == before
 
