@@ -13,6 +13,8 @@ from made_up import gone_on, record, row, trained
 from antipgd.paper import reproduce
 from antipgd.paper import store as store_room
 from antipgd.paper.experiments import SHOWN_SCALE, runs_of, scaled_experiments
+from antipgd.paper.fight.budgets import BUDGETS
+from antipgd.paper.fight.shipping import PART
 from antipgd.paper.networks import shipped as room
 from antipgd.paper.networks.scales import EXTENSION, SCALES, scale_named
 from antipgd.paper.networks.shipped import (
@@ -58,7 +60,8 @@ def test_where_there_is_no_file_nothing_ships(elsewhere):
 def test_all_that_ships_is_no_more_than_a_megabyte():
     folder = files("antipgd.paper").joinpath("records")
     there = list(folder.iterdir()) if folder.is_dir() else []
-    assert {path.name for path in there} <= {f"{scale}.jsonl.xz" for scale in SCALES}
+    fights = {f"fight-{budget}{ending}" for budget in BUDGETS for ending in ("", PART)}
+    assert {path.name for path in there} <= {f"{name}.jsonl.xz" for name in fights | {*SCALES}}
     assert sum(len(path.read_bytes()) for path in there) <= 1_000_000
 
 
